@@ -1,0 +1,59 @@
+# The commands of the README. Everything lives in .venv; nothing is installed outside it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
+# Two ranks on two cores with two threads each fight over the cores.
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: help install quickstart test test-unit test-integration test-long lint format schema \
+        bench-overhead bench-startup bench-trl bench-serving down clean
+
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
+
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+
+# Two stamps: packages change with the pins, ops only with torch and DeepSpeed.
+$(VENV)/.installed: $(BIN)/uv pyproject.toml constraints.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[train,serve,dev]'
+	touch $@
+
+$(VENV)/.ops: $(VENV)/.installed
+	$(BIN)/python -m warpbeam.train.ops
+	touch $@
+
+install: $(VENV)/.ops   ## .venv from the pinned set, DeepSpeed's CPU ops built
+
+quickstart: install  ## train, checkpoint, export and serve a small model on this machine
+	$(BIN)/python -m jobs.quickstart
+
+test: test-unit test-integration  ## the suite of every change
+
+test-unit: install
+	$(BIN)/python -m pytest tests/unit -q
+
+test-integration: install
+	$(BIN)/python -m pytest tests/integration -q -m "not long" --durations=15
+
+test-long: install   ## the longest proofs, outside CI
+	$(BIN)/python -m pytest tests -q -m long
+
+lint: $(VENV)/.installed  ## format, lint, types, who imports whom
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+down: $(VENV)/.installed  ## stop the quickstart's servers (its data stays)
+	$(BIN)/warpbeam down
+
+clean: down  ## remove the quickstart's data and the environment
+	rm -rf .quickstart $(VENV)
