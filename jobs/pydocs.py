@@ -3,8 +3,8 @@
     python -m jobs.pydocs OUT_DIR        # OUT_DIR/train/part-*.jsonl and OUT_DIR/eval/part-0.jsonl, OpenAI `messages`
 
 Every documented function, class and module becomes a question and the first paragraph of its docstring the answer. The
-sources are parsed, never imported. The split is by a hash of the documented name, so that it is the same on every machine
-and a name never stands on both sides.
+sources are parsed, never imported. The split is by a hash of the documented name, so that it is the same on every
+machine and a name never stands on both sides.
 """
 
 from __future__ import annotations
