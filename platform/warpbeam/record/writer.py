@@ -1,0 +1,194 @@
+"""What a process says about itself while it runs: events, metric rows, a heartbeat; and whether somebody asks it to
+stop.
+
+The training thread only appends to memory. One background thread talks to the store, so a slow or absent network
+costs the record, never a step. A store that fails is tried again; what no longer fits in memory is dropped, oldest
+first, and counted.
+
+    with RecordWriter(store, "support", "sft", "0001-ab12", who="rank-0") as record:
+        record.event("model_built", parameters=n)
+        record.metrics({"step": 1, "loss_metrics/global_avg_loss": 2.3})
+        record.beat(step=1, phase="compute")
+        if record.stop_requested: ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from warpbeam.record import keys
+from warpbeam.record.redact import Redactor
+from warpbeam.record.stream import StreamWriter
+
+if TYPE_CHECKING:
+    from warpbeam.record.phases import PhaseClock
+    from warpbeam.storage import ObjectStore
+
+SCHEMA = "warpbeam/record/v1"
+FLUSH_S = 2.0
+HEARTBEAT_S = 5.0
+CLOSE_S = 10.0
+
+
+def process_identity() -> dict[str, Any]:
+    """Pid, start time, boot id and host of this process: enough to tell it from a later process with the same pid."""
+    return {
+        "pid": os.getpid(),
+        "started": psutil.Process().create_time(),
+        "boot_id": boot_id(),
+        "host": socket.gethostname(),
+    }
+
+
+def boot_id() -> str:
+    """Differs after every boot of the machine; empty where the system has no such thing."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+class RecordWriter:
+    """Writes the part of a run's record that belongs to one process (`who`) of one attempt.
+
+    Args:
+        clock: when given, every heartbeat carries its bucket totals.
+        secrets: values that must not reach the record.
+        watch_stop: look for a stop request of this attempt at each flush (rank 0 and the driver do).
+        flush_s: how often the background thread sends; the heartbeat is rounded up to it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        team: str,
+        run: str,
+        attempt: str,
+        who: str,
+        *,
+        clock: PhaseClock | None = None,
+        secrets: Iterable[str] = (),
+        watch_stop: bool = False,
+        flush_s: float = FLUSH_S,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._attempt = attempt
+        self._who = who
+        self._clock = clock
+        self._redactor = Redactor(secrets)
+        self._wall = wall
+        self._flush_s = flush_s
+        self._events = StreamWriter(store, keys.stream(team, run, attempt, "events", who), "jsonl")
+        self._metrics = StreamWriter(store, keys.stream(team, run, attempt, "metrics", who), "jsonl")
+        self._heartbeat_key = keys.heartbeat(team, run, attempt, who)
+        self._stop_key = keys.stop(team, run, attempt) if watch_stop else None
+        self._identity = process_identity()
+        self._step = 0
+        self._phase: str | None = None
+        self._beaten_at = float("-inf")
+        self._warned = False
+        self.stop_requested: dict[str, Any] | None = None
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name=f"record-{who}", daemon=True)
+        self._thread.start()
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Something happened once: `kind` in snake_case and what one needs to understand it later."""
+        self._events.append(self._line({"schema": SCHEMA, "kind": kind, **fields}))
+
+    def metrics(self, row: Mapping[str, Any]) -> None:
+        """One row of numbers under torchtitan's names; must hold `step`."""
+        self._metrics.append(self._line(dict(row)))
+
+    def beat(self, step: int, phase: str | None = None) -> None:
+        """Where this process stands; sent every few seconds. Without `phase`, the clock's current one is sent."""
+        self._step = step
+        self._phase = phase
+
+    def flush_soon(self) -> None:
+        """Send in the background now instead of at the next turn."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Send what is left, for at most ten seconds. Safe to call twice."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake.set()
+        self._thread.join(CLOSE_S)
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _line(self, row: dict[str, Any]) -> bytes:
+        row.setdefault("at", round(self._wall(), 3))
+        row.setdefault("attempt", self._attempt)
+        row.setdefault("who", self._who)
+        return self._redactor.text(json.dumps(row, default=str, ensure_ascii=False)).encode() + b"\n"
+
+    def _loop(self) -> None:
+        while not self._closing:
+            self._turn()
+            self._wake.wait(self._flush_s)
+            self._wake.clear()
+        deadline = time.monotonic() + CLOSE_S
+        while not self._turn(final=True) and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+    def _turn(self, *, final: bool = False) -> bool:
+        """One round with the store; False when it failed and must be tried again."""
+        try:
+            self._events.flush()
+            self._metrics.flush()
+            self._send_heartbeat(final)
+            if self._stop_key is not None and self.stop_requested is None and not final:
+                self._look_for_stop(self._stop_key)
+        except Exception as error:  # a broken record must never end training, whatever broke it
+            if not self._warned:
+                self._warned = True
+                print(f"warpbeam: the record cannot be written now, trying again: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def _send_heartbeat(self, final: bool) -> None:
+        now = time.monotonic()
+        if not final and now - self._beaten_at < HEARTBEAT_S - 0.1:
+            return
+        phase = self._phase or (self._clock.current if self._clock else "start")
+        beat = {
+            "schema": SCHEMA,
+            **self._identity,
+            "who": self._who,
+            "attempt": self._attempt,
+            "step": self._step,
+            "phase": phase,
+            "ended": final,
+            "at": round(self._wall(), 3),
+            "dropped": self._events.dropped + self._metrics.dropped,
+        }
+        if self._clock:
+            beat["buckets"] = {name: round(seconds, 3) for name, seconds in self._clock.totals().items()}
+        self._store.put(self._heartbeat_key, json.dumps(beat).encode())
+        self._beaten_at = now
+
+    def _look_for_stop(self, key: str) -> None:
+        if self._store.head(key) is not None:
+            self.stop_requested = json.loads(self._store.get(key))
