@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from typing import Literal
 
-from warpbeam.storage.layout import record_prefix
+from warpbeam.storage.layout import check_name, record_prefix
 
 Stream = Literal["events", "metrics", "logs"]
 
 
-def base(team: str, run: str, attempt: str) -> str:
-    """The attempt's prefix without a trailing slash."""
-    return record_prefix(team, run, attempt).rstrip("/")
+def streams(team: str, run: str, attempt: str, kind: Stream) -> str:
+    """Prefix of one kind of stream, of all processes."""
+    return f"{record_prefix(team, run, attempt)}/{kind}"
 
 
 def stream(team: str, run: str, attempt: str, kind: Stream, who: str) -> str:
     """Prefix of one process's stream."""
-    return f"{base(team, run, attempt)}/{kind}/{who}"
-
-
-def heartbeat(team: str, run: str, attempt: str, who: str) -> str:
-    """Key of one process's heartbeat."""
-    return f"{base(team, run, attempt)}/heartbeat/{who}.json"
+    return f"{streams(team, run, attempt, kind)}/{check_name(who, 'process')}"
 
 
 def stop(team: str, run: str, attempt: str) -> str:
     """Key whose presence asks the attempt to stop."""
-    return f"{base(team, run, attempt)}/stop.json"
+    return f"{record_prefix(team, run, attempt)}/stop.json"
+
+
+def facts(team: str, run: str, attempt: str) -> str:
+    """Key of what was fixed at the attempt's start: job, plan, pool digest, versions, bundle."""
+    return f"{record_prefix(team, run, attempt)}/attempt.json"
+
+
+def summary(team: str, run: str, attempt: str) -> str:
+    """Key of how the attempt ended: state, reason, time buckets."""
+    return f"{record_prefix(team, run, attempt)}/summary.json"

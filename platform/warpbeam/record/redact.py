@@ -20,17 +20,17 @@ class Redactor:
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
         values = {line.encode() for line in lines} | {json.dumps(line)[1:-1].encode() for line in lines}
         self._values = sorted((value for value in values if len(value) >= _SHORTEST), key=len, reverse=True)
-        self._held = b""
+        self.held = b""  # the raw end of what was fed that may be the beginning of a secret
 
     def feed(self, data: bytes, *, final: bool = False) -> bytes:
         """The part of what was fed so far that can safely go out."""
         if not self._values:
             return data
-        text = self._held + data
+        text = self.held + data
         for value in self._values:
             text = text.replace(value, MASK)
         hold = 0 if final else self._unfinished(text)
-        self._held = text[len(text) - hold :]
+        self.held = text[len(text) - hold :]
         return text[: len(text) - hold]
 
     def text(self, value: str) -> str:

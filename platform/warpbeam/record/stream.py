@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from warpbeam.storage import ObjectStore
+    from warpbeam.storage.store import ObjectStore
 
 CHUNK_BYTES = 64 * 1024
 PUT_BYTES = 4 * 1024 * 1024

@@ -29,10 +29,11 @@ import psutil
 from warpbeam.record import keys
 from warpbeam.record.redact import Redactor
 from warpbeam.record.stream import StreamWriter
+from warpbeam.storage.layout import heartbeat_key
 
 if TYPE_CHECKING:
     from warpbeam.record.phases import PhaseClock
-    from warpbeam.storage import ObjectStore
+    from warpbeam.storage.store import ObjectStore
 
 SCHEMA = "warpbeam/record/v1"
 FLUSH_S = 2.0
@@ -92,7 +93,7 @@ class RecordWriter:
         self._flush_s = flush_s
         self._events = StreamWriter(store, keys.stream(team, run, attempt, "events", who), "jsonl")
         self._metrics = StreamWriter(store, keys.stream(team, run, attempt, "metrics", who), "jsonl")
-        self._heartbeat_key = keys.heartbeat(team, run, attempt, who)
+        self._heartbeat_key = heartbeat_key(team, run, attempt, who)
         self._stop_key = keys.stop(team, run, attempt) if watch_stop else None
         self._identity = process_identity()
         self._step = 0

@@ -39,7 +39,7 @@ class MemoryStore:
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         if key not in self.objects:
-            from warpbeam.storage import ObjectMissing
+            from warpbeam.storage.store import ObjectMissing
 
             raise ObjectMissing(f"no object {key}")
         end = None if length is None else start + length
