@@ -15,8 +15,6 @@ first, and counted.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 import threading
 import time
@@ -24,8 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
+from warpbeam.checkpoint.members import this_process
 from warpbeam.record import keys
 from warpbeam.record.redact import Redactor
 from warpbeam.record.stream import StreamWriter
@@ -39,25 +36,6 @@ SCHEMA = "warpbeam/record/v1"
 FLUSH_S = 2.0
 HEARTBEAT_S = 5.0
 CLOSE_S = 10.0
-
-
-def process_identity() -> dict[str, Any]:
-    """Pid, start time, boot id and host of this process: enough to tell it from a later process with the same pid."""
-    return {
-        "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
-        "boot_id": boot_id(),
-        "host": socket.gethostname(),
-    }
-
-
-def boot_id() -> str:
-    """Differs after every boot of the machine; empty where the system has no such thing."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 class RecordWriter:
@@ -95,7 +73,7 @@ class RecordWriter:
         self._metrics = StreamWriter(store, keys.stream(team, run, attempt, "metrics", who), "jsonl")
         self._heartbeat_key = heartbeat_key(team, run, attempt, who)
         self._stop_key = keys.stop(team, run, attempt) if watch_stop else None
-        self._identity = process_identity()
+        self._identity = this_process(who).to_dict()
         self._step = 0
         self._phase: str | None = None
         self._beaten_at = float("-inf")
@@ -177,7 +155,6 @@ class RecordWriter:
         beat = {
             "schema": SCHEMA,
             **self._identity,
-            "who": self._who,
             "attempt": self._attempt,
             "step": self._step,
             "phase": phase,

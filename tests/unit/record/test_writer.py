@@ -31,7 +31,7 @@ def test_what_was_written_is_there_after_close() -> None:
     ]
     beat = json.loads(store.objects[f"{BASE}/heartbeat/rank-0.json"])
     assert (beat["step"], beat["phase"], beat["ended"]) == (3, "compute", True)
-    assert {"pid", "started", "boot_id", "host", "buckets"} <= set(beat)
+    assert {"role", "pid", "start", "boot_id", "host", "buckets"} <= set(beat)
     record.close()
 
 

@@ -1,0 +1,252 @@
+"""What a run's record says, read from storage alone: it looks the same from the laptop that started the run, from
+another machine, and after the cluster is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from warpbeam.checkpoint.log import Entry, RunLog, live_commits, newest_claim
+from warpbeam.errors import UserError
+from warpbeam.record import keys
+from warpbeam.record.states import RunState
+from warpbeam.record.stream import StreamReader
+from warpbeam.storage.layout import index_prefix, log_prefix, parse_index_key, record_prefix
+
+if TYPE_CHECKING:
+    from warpbeam.storage.store import ObjectStore
+
+STEPS_FOR_ETA = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """One run at one moment. What is not known is None."""
+
+    team: str
+    run: str
+    state: RunState
+    reason: str
+    attempt: str | None
+    attempts: int
+    step: int
+    total_steps: int | None
+    committed_step: int | None
+    phase: str | None
+    heartbeat_age_s: float | None
+    host: str | None
+    claimed_at: str | None
+    loss: float | None
+    tokens_per_s: float | None
+    eta_s: float | None
+    buckets: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One line of a listing."""
+
+    team: str
+    run: str
+    state: str
+    step: int
+    at: datetime
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "at": self.at.isoformat()}
+
+
+class RunView:
+    """Reads one run. Cheap to make; each method fetches what it needs."""
+
+    def __init__(self, store: ObjectStore, team: str, run: str) -> None:
+        self.store = store
+        self.team = team
+        self.run = run
+        self.log = RunLog(store, team, run)
+
+    def state(self) -> tuple[RunState, str]:
+        """The state and its reason code."""
+        entries = self.log.read()
+        claim = newest_claim(entries)
+        if claim is None:
+            return RunState.WAITING, ""
+        last = _last_state(entries, claim)
+        state = RunState(last.extra["state"]) if last else RunState.STARTING
+        if state.ended or self.log.alive(claim):
+            return state, str(last.extra.get("reason", "")) if last else ""
+        return RunState.INTERRUPTED, "processes_gone"
+
+    def attempts(self) -> list[str]:
+        """Names of the attempts, oldest first."""
+        return [entry.attempt for entry in self.log.read() if entry.kind == "claim"]
+
+    def status(self) -> RunStatus:
+        """Everything `warpbeam status` shows."""
+        state, reason = self.state()
+        entries = self.log.read()
+        claim = newest_claim(entries)
+        commits = live_commits(entries)
+        committed = commits[-1].step if commits else None
+        attempt = claim.attempt if claim else None
+        beats = self.heartbeats(attempt) if attempt else {}
+        rows = self.metrics(attempt) if attempt else []
+        ranks = [beat for who, (beat, _) in beats.items() if who.startswith("rank-")]
+        total = self.log.total()
+        step = max([committed or 0, *(beat["step"] for beat in ranks), *(int(row["step"]) for row in rows[-1:])])
+        ages = [age_s for _, age_s in beats.values()]
+        driver = next((member for member in claim.members if member.role == "driver"), None) if claim else None
+        return RunStatus(
+            team=self.team,
+            run=self.run,
+            state=state,
+            reason=reason,
+            attempt=attempt,
+            attempts=len(self.attempts()),
+            step=step,
+            total_steps=total,
+            committed_step=committed,
+            phase=ranks[0]["phase"] if ranks and not state.ended else None,
+            heartbeat_age_s=min(ages) if ages else None,
+            host=driver.host if driver else None,
+            claimed_at=claim.at if claim else None,
+            loss=_last(rows, "loss_metrics/global_avg_loss"),
+            tokens_per_s=_last(rows, "throughput(tps)"),
+            eta_s=None if state.ended else eta_s(rows, total),
+            buckets=self.buckets(attempt) if attempt else {},
+        )
+
+    def heartbeats(self, attempt: str) -> dict[str, tuple[dict[str, Any], float]]:
+        """By process: its last heartbeat and that one's age in seconds, by the store's clock."""
+        found = {}
+        for info in self.store.list(f"{record_prefix(self.team, self.run, attempt)}/heartbeat/"):
+            who = info.key.rpartition("/")[2].removesuffix(".json")
+            found[who] = (json.loads(self.store.get(info.key)), info.age_s)
+        return found
+
+    def metrics(self, attempt: str, who: str = "rank-0") -> list[dict[str, Any]]:
+        """Rows of one attempt in the order of writing."""
+        reader = StreamReader(self.store, keys.streams(self.team, self.run, attempt, "metrics"))
+        return json_lines(reader.read().get(who, b""))
+
+    def events(self, attempt: str) -> list[dict[str, Any]]:
+        """Events of all processes of one attempt, by time."""
+        reader = StreamReader(self.store, keys.streams(self.team, self.run, attempt, "events"))
+        rows = [row for data in reader.read().values() for row in json_lines(data)]
+        return sorted(rows, key=lambda row: float(row["at"]))
+
+    def buckets(self, attempt: str) -> dict[str, float]:
+        """Seconds by bucket: the final sums where the attempt ended well, else the ranks' last heartbeats averaged."""
+        summary = self.summary(attempt)
+        if summary:
+            return dict(summary["buckets"])
+        ranks = [beat["buckets"] for who, (beat, _) in self.heartbeats(attempt).items() if who.startswith("rank-")]
+        names = {name for rank in ranks for name in rank}
+        return {name: sum(rank.get(name, 0.0) for rank in ranks) / len(ranks) for name in sorted(names)}
+
+    def summary(self, attempt: str) -> dict[str, Any] | None:
+        """What the driver wrote when the attempt ended."""
+        return self._json(keys.summary(self.team, self.run, attempt))
+
+    def facts(self, attempt: str) -> dict[str, Any] | None:
+        """What was fixed when the attempt began: job, plan, pool, versions."""
+        return self._json(keys.facts(self.team, self.run, attempt))
+
+    def follow_logs(self, *, rank: int | None = None, poll_s: float | None = None) -> Iterator[tuple[str, bytes]]:
+        """Log bytes as (process, bytes), over all attempts; with `poll_s`, goes on until the run has ended."""
+        readers: dict[str, StreamReader] = {}
+        while True:
+            ended = self.state()[0].ended
+            for attempt in self.attempts():
+                prefix = keys.streams(self.team, self.run, attempt, "logs")
+                reader = readers.setdefault(attempt, StreamReader(self.store, prefix))
+                for who, data in reader.read().items():
+                    if rank is None or who == f"rank-{rank}":
+                        yield who, data
+            if poll_s is None or ended:
+                return
+            time.sleep(poll_s)
+
+    def _json(self, key: str) -> dict[str, Any] | None:
+        if self.store.head(key) is None:
+            return None
+        found: dict[str, Any] = json.loads(self.store.get(key))
+        return found
+
+
+def list_runs(store: ObjectStore, team: str | None = None) -> list[RunLine]:
+    """All runs, newest first, from key names only: one listing for each team."""
+    teams = [team] if team else store.list_dirs("teams/")
+    newest: dict[tuple[str, str], RunLine] = {}
+    for name in teams:
+        for info in store.list(f"{index_prefix(name)}/"):
+            hint = parse_index_key(info.key)
+            if hint is None:
+                continue
+            line = RunLine(name, hint.run, hint.state, hint.step, hint.at)
+            seen = newest.get((name, hint.run))
+            if seen is None or line.at >= seen.at:
+                newest[name, hint.run] = line
+    return sorted(newest.values(), key=lambda line: line.at, reverse=True)
+
+
+def find_run(store: ObjectStore, name: str, team: str | None = None) -> RunView:
+    """The run of this name (`run` or `team/run`) in whichever team has it."""
+    if "/" in name:
+        team, _, name = name.partition("/")
+    teams = [team] if team else store.list_dirs("teams/")
+    having = [candidate for candidate in teams if next(store.list(f"{log_prefix(candidate, name)}/"), None)]
+    if len(having) == 1:
+        return RunView(store, having[0], name)
+    if having:
+        raise UserError(
+            f"several teams have a run {name!r}: {', '.join(having)}",
+            fix=f"say which: {having[0]}/{name}",
+            reason="ambiguous_run",
+        )
+    known = [line.run for line in list_runs(store, team)[:5]]
+    raise UserError(
+        f"there is no run {name!r} in {store.uri}",
+        why=f"the newest runs there: {', '.join(known)}" if known else "there are no runs at all",
+        fix="`warpbeam list` shows all; another store: --pool POOL or --store URI",
+        reason="no_such_run",
+    )
+
+
+def eta_s(rows: list[dict[str, Any]], total_steps: int | None) -> float | None:
+    """Seconds to the last step, by the median of the newest steps' wall time; None when it cannot be told."""
+    if total_steps is None or len(rows) < 2:
+        return None
+    recent = rows[-STEPS_FOR_ETA - 1 :]
+    times = [
+        (float(b["at"]) - float(a["at"])) / (int(b["step"]) - int(a["step"]))
+        for a, b in pairwise(recent)
+        if int(b["step"]) > int(a["step"])
+    ]
+    return statistics.median(times) * max(0, total_steps - int(rows[-1]["step"])) if times else None
+
+
+def json_lines(data: bytes) -> list[dict[str, Any]]:
+    """Rows of a JSON-lines object; a torn last line is left out."""
+    return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+
+
+def _last_state(entries: list[Entry], claim: Entry) -> Entry | None:
+    own = [entry for entry in entries if entry.seq > claim.seq and entry.kind == "state"]
+    return own[-1] if own else None
+
+
+def _last(rows: list[dict[str, Any]], name: str) -> float | None:
+    return next((float(row[name]) for row in reversed(rows) if row.get(name) is not None), None)
