@@ -1,0 +1,1 @@
+"""From records to batches: read, render, tokenise, pack and seal (with Ray Data), then read by index (without Ray)."""

@@ -1,0 +1,119 @@
+"""Parts on a node's disk: fetched whole, once for all ranks of the node, checked, memory-mapped.
+
+A file is named by its content's sha256 and appears by rename only after the check, so ranks, runs and data sets may
+share one folder without talking. It is checked again whenever a process maps it: a torn or rotten copy is fetched anew.
+The least recently used files go when the folder passes its limit; a mapped file that goes stays readable until it is
+unmapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpbeam.errors import InfraError, PlatformError
+from warpbeam.storage.disk import disk_errors
+from warpbeam.storage.store import ObjectStore
+
+DEFAULT_LIMIT_BYTES = 4 << 30
+_LOCKS = 64
+_MAPPED_PARTS = 64
+
+
+class PartCache:
+    """Memory-mapped parts of one store, by way of a folder that the node's processes share."""
+
+    def __init__(self, store: ObjectStore, folder: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self._store = store
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._mapped: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
+        self._mapped_lock = threading.Lock()
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, key: str, sha256: str) -> NDArray[np.uint8]:
+        """The bytes of a part.
+
+        Raises:
+            PlatformError: the object in the store is not what its seal says.
+            InfraError: the disk is full.
+        """
+        with self._mapped_lock:
+            if sha256 in self._mapped:
+                self._mapped.move_to_end(sha256)
+                return self._mapped[sha256]
+        path = self.fetch(key, sha256)
+        part = self._map_checked(path, sha256)
+        if part is None:  # evicted since, or rotten on this disk
+            path.unlink(missing_ok=True)
+            part = self._map_checked(self.fetch(key, sha256), sha256)
+        if part is None:
+            raise InfraError(f"{path} does not keep what is written to it", fix="check this node's disk", reason="disk")
+        with self._mapped_lock:
+            self._mapped[sha256] = part
+            while len(self._mapped) > _MAPPED_PARTS:
+                self._mapped.popitem(last=False)
+        return part
+
+    def fetch(self, key: str, sha256: str) -> Path:
+        """See to it that the part is on this node's disk; of several processes, one fetches and the others wait."""
+        path = self._folder / f"{sha256}.bin"
+        if not path.exists():
+            with disk_errors(path), self._lock(int(sha256[:8], 16) % _LOCKS):
+                if not path.exists():
+                    self._download(key, sha256, path)
+                    self._evict(keep=path)
+        return path
+
+    def _download(self, key: str, sha256: str, path: Path) -> None:
+        arriving = path.with_suffix(".arriving")
+        self._store.download(key, arriving)
+        found = hashlib.sha256(arriving.read_bytes()).hexdigest()
+        if found != sha256:
+            arriving.unlink()
+            raise PlatformError(
+                f"{self._store.uri}/{key} is not the part that its seal describes",
+                why=f"sha256 {found[:12]}…, the seal says {sha256[:12]}…",
+                fix="delete this data prefix and prepare the data again",
+                reason="corrupt_part",
+            )
+        arriving.replace(path)
+
+    def _map_checked(self, path: Path, sha256: str) -> NDArray[np.uint8] | None:
+        try:
+            part = np.memmap(path, np.uint8, mode="r")
+            os.utime(path)  # the clock of "least recently used"
+        except (FileNotFoundError, ValueError):  # gone, or empty: np.memmap refuses
+            return None
+        return part if hashlib.sha256(part.data).hexdigest() == sha256 else None
+
+    def _evict(self, keep: Path) -> None:
+        with self._lock(_LOCKS):
+            files = []
+            for entry in os.scandir(self._folder):
+                with contextlib.suppress(FileNotFoundError):  # another process's download was renamed meanwhile
+                    if not entry.name.endswith(".lock"):
+                        files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+            held = sum(size for _, size, _ in files)
+            for _, size, path in sorted(files):
+                if held <= self._limit_bytes:
+                    break
+                if path != str(keep):
+                    Path(path).unlink(missing_ok=True)
+                    held -= size
+
+    @contextlib.contextmanager
+    def _lock(self, number: int) -> Iterator[None]:
+        with open(self._folder / f"{number}.lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
