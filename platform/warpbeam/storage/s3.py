@@ -1,0 +1,318 @@
+"""Objects in a bucket of any S3 server, through boto3.
+
+Boto retries what is safe to retry; this adds what it leaves out: bodies that break while they are read, the two
+answers to a conditional PUT that lost, sizes verified after a transfer, and a server on this machine that has died.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+from boto3.s3.transfer import TransferConfig
+from botocore import exceptions as boto_errors
+from urllib3.exceptions import HTTPError
+
+from warpbeam.errors import InfraError
+from warpbeam.storage.config import StorageConfig, split_s3_uri
+from warpbeam.storage.disk import disk_errors, replacing
+from warpbeam.storage.keys import check_key, check_prefix, join_key
+from warpbeam.storage.s3_client import forget_client, s3_client
+from warpbeam.storage.s3_errors import (
+    S3_ERRORS,
+    UNREACHABLE,
+    error_code,
+    is_missing,
+    status_code,
+    translate,
+    underlying,
+)
+from warpbeam.storage.store import Names, ObjectInfo, ObjectMissing
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+PART_BYTES = 16 << 20
+"""Of a multipart transfer; larger only where a file would need more than 9,000 parts. Memory is about 4 parts."""
+STREAM_BYTES = 8 << 20
+"""One ranged GET of `open_stream`."""
+_CONFLICT_TRIES = 8
+_READ_TRIES = 5
+_BROKEN_BODY = (
+    boto_errors.IncompleteReadError,
+    boto_errors.ReadTimeoutError,
+    boto_errors.ResponseStreamingError,
+    boto_errors.ConnectionClosedError,
+    HTTPError,
+    ConnectionError,
+)
+
+
+class S3Store:
+    """Objects below `config.uri`. Holds the address only: a pickled or forked store finds its own credentials."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self.config = config
+        self.uri = config.uri
+        self._bucket, self._prefix = split_s3_uri(config.uri)
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.uri!r}, endpoint_url={self.config.endpoint_url!r})"
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """See ObjectStore."""
+        if start < 0 or (length is not None and length < 0):
+            raise ValueError(f"get({key!r}): start and length must not be negative, got {start} and {length}")
+        return self._read(key, start, length)
+
+    def put(self, key: str, data: bytes) -> None:
+        """See ObjectStore."""
+        if len(data) > 2 * PART_BYTES:
+            self._send(key, len(data), lambda client, where: client.upload_fileobj(io.BytesIO(data), **where))
+            return
+        self._call(key, lambda client: client.put_object(Bucket=self._bucket, Key=self._full(key), Body=data))
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        full = self._full(key)
+        for attempt in range(_CONFLICT_TRIES):
+            created = self._call(key, lambda client: _create(client, self._bucket, full, data))
+            if created is not None:
+                return created
+            time.sleep(random.random() * min(2.0, 0.05 * 2**attempt))  # 409: another writer is between start and end
+        if self.head(key) is not None:
+            return False
+        raise InfraError(
+            f"cannot create {self._where(key)}",
+            why=f"the store reported a conflicting write {_CONFLICT_TRIES} times, but there is no object",
+            reason="store_failed",
+        )
+
+    def upload(self, path: Path, key: str) -> None:
+        """See ObjectStore."""
+        with disk_errors(path):
+            size = path.stat().st_size
+            self._send(key, size, lambda client, where: client.upload_file(str(path), **where))
+
+    def download(self, key: str, path: Path) -> None:
+        """See ObjectStore."""
+        info = self.head(key)
+        if info is None:
+            raise ObjectMissing(f"there is no {self._where(key)}")
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temp:
+                self._call(
+                    key,
+                    lambda client: client.download_file(
+                        self._bucket, self._full(key), str(temp), Config=_transfer(info.size)
+                    ),
+                )
+                self._check_size(key, expected=info.size, found=temp.stat().st_size)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """See ObjectStore."""
+        full = self._full(key)
+
+        def ask(client: S3Client) -> ObjectInfo | None:
+            try:
+                answer = client.head_object(Bucket=self._bucket, Key=full)
+            except boto_errors.ClientError as error:
+                if is_missing(error):
+                    return None
+                raise
+            age_s = _age_s(answer, answer["LastModified"])
+            return ObjectInfo(key, answer["ContentLength"], answer["ETag"].strip('"'), age_s)
+
+        return self._call(key, ask)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See ObjectStore. Servers differ in their order (SeaweedFS: by folder), so the whole listing is sorted."""
+        full = self._full_prefix(prefix)
+        cut = len(self._prefix) + 1 if self._prefix else 0
+
+        def ask(client: S3Client) -> list[ObjectInfo]:
+            found: list[ObjectInfo] = []
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=full):
+                for item in page.get("Contents", []):
+                    age_s = _age_s(page, item["LastModified"])
+                    found.append(ObjectInfo(item["Key"][cut:], item["Size"], item["ETag"].strip('"'), age_s))
+            return found
+
+        yield from sorted(self._call(prefix, ask), key=lambda info: info.key)
+
+    def list_dirs(self, prefix: str) -> Names:
+        """See ObjectStore."""
+        folder = self._full_prefix(prefix.removesuffix("/") + "/" if prefix else "")
+
+        def ask(client: S3Client) -> set[str]:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder, Delimiter="/")
+            found = (item["Prefix"] for page in pages for item in page.get("CommonPrefixes", []))
+            return {name[len(folder) :].rstrip("/") for name in found}
+
+        return sorted(self._call(prefix, ask) - {""})
+
+    def delete(self, key: str) -> None:
+        """See ObjectStore."""
+        full = self._full(key)
+
+        def remove(client: S3Client) -> None:
+            try:
+                client.delete_object(Bucket=self._bucket, Key=full)
+            except boto_errors.ClientError as error:
+                if not is_missing(error):
+                    raise
+
+        self._call(key, remove)
+
+    def open_stream(self, key: str) -> BinaryIO:
+        """See ObjectStore. Ranged GETs, so that a slow reader holds no connection open and none can break it."""
+        info = self.head(key)
+        if info is None:
+            raise ObjectMissing(f"there is no {self._where(key)}")
+        return cast(BinaryIO, io.BufferedReader(_RangedReader(self, info), STREAM_BYTES))
+
+    def _read(self, key: str, start: int, length: int | None, etag: str | None = None) -> bytes:
+        if length == 0:
+            if self.head(key) is None:
+                raise ObjectMissing(f"there is no {self._where(key)}")
+            return b""
+        where: dict[str, Any] = {"Bucket": self._bucket, "Key": self._full(key)}
+        if start or length is not None:
+            where["Range"] = f"bytes={start}-" if length is None else f"bytes={start}-{start + length - 1}"
+        if etag is not None:
+            where["IfMatch"] = f'"{etag}"'
+        for attempt in range(_READ_TRIES):
+            try:
+                return self._call(key, lambda client: _body(client, where))
+            except _BodyBroken as broken:
+                if attempt == _READ_TRIES - 1:
+                    raise InfraError(
+                        f"the answer of the store broke {_READ_TRIES} times while reading {self._where(key)}",
+                        why=str(broken.__cause__),
+                        reason="store_unreachable",
+                    ) from broken
+                time.sleep(random.random() * 2**attempt * 0.2)
+        raise AssertionError("unreachable")
+
+    def _send(self, key: str, size: int, send: Callable[[S3Client, dict[str, Any]], None]) -> None:
+        where = {"Bucket": self._bucket, "Key": self._full(key), "Config": _transfer(size)}
+        self._call(key, lambda client: send(client, where))
+        info = self.head(key)
+        self._check_size(key, expected=size, found=None if info is None else info.size)
+
+    def _check_size(self, key: str, *, expected: int, found: int | None) -> None:
+        if found != expected:
+            raise InfraError(
+                f"{self._where(key)} was transferred with the wrong size",
+                why=f"expected {expected} bytes, found {'none' if found is None else found}",
+                fix="the file or object changed meanwhile, or the store lost data: run the command again",
+                reason="size_mismatch",
+            )
+
+    def _call(self, key: str, operation: Callable[[S3Client], T]) -> T:
+        """Run one operation; once more when the machine's own server had to be revived for it."""
+        for last in (False, True):
+            try:
+                return operation(s3_client(self.config))
+            except S3_ERRORS as error:
+                if not last and self.config.kind == "embedded" and isinstance(underlying(error), UNREACHABLE):
+                    forget_client(self.config)  # the next client starts the server again, on the same data
+                    continue
+                raise translate(error, uri=self._where(key), endpoint_url=self.config.endpoint_url) from error
+        raise AssertionError("unreachable")
+
+    def _full(self, key: str) -> str:
+        return join_key(self._prefix, check_key(key))
+
+    def _full_prefix(self, prefix: str) -> str:
+        check_prefix(prefix)
+        return f"{self._prefix}/{prefix}" if self._prefix else prefix
+
+    def _where(self, key: str) -> str:
+        return f"{self.uri}/{key}" if key else self.uri
+
+
+class _BodyBroken(Exception):
+    """The answer began but its body did not arrive whole."""
+
+
+class _RangedReader(io.RawIOBase):
+    """One object, read by a ranged GET after another; a change of the object meanwhile is an error."""
+
+    def __init__(self, store: S3Store, info: ObjectInfo) -> None:
+        self._store = store
+        self._info = info
+        self._offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        length = min(len(view), self._info.size - self._offset)
+        if length <= 0:
+            return 0
+        data = self._store._read(self._info.key, self._offset, length, self._info.etag)
+        view[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
+
+
+def _body(client: S3Client, where: dict[str, Any]) -> bytes:
+    try:
+        answer = client.get_object(**where)
+    except boto_errors.ClientError as error:
+        if error_code(error) == "InvalidRange" or status_code(error) == 416:  # past the end, or an empty object
+            return b""
+        if status_code(error) == 412:
+            raise InfraError(
+                f"s3://{where['Bucket']}/{where['Key']} changed while it was read",
+                fix="leave input files alone while a command reads them, and run it again",
+                reason="object_changed",
+            ) from error
+        raise
+    try:
+        with answer["Body"] as body:
+            return body.read()
+    except _BROKEN_BODY as error:
+        raise _BodyBroken from error
+
+
+def _create(client: S3Client, bucket: str, key: str, data: bytes) -> bool | None:
+    """True: created; False: something is there; None: ask again (a concurrent write has not ended)."""
+    try:
+        client.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+    except boto_errors.ClientError as error:
+        if status_code(error) == 412 or error_code(error) == "PreconditionFailed":
+            return False
+        if status_code(error) == 409 and error_code(error) in ("ConditionalRequestConflict", "OperationAborted", "409"):
+            return None
+        raise
+    return True
+
+
+def _transfer(size: int) -> TransferConfig:
+    return TransferConfig(
+        multipart_threshold=PART_BYTES,
+        multipart_chunksize=max(PART_BYTES, -(-size // 9000)),
+        max_concurrency=4,
+        # boto picks its CRT engine on some machines, which ignores endpoint_url (facts section 4)
+        preferred_transfer_client="classic",
+    )
+
+
+def _age_s(answer: Any, modified: datetime) -> float:
+    """Seconds since `modified` by the clock of the server that answered."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    return max(0.0, (now - modified).total_seconds())
