@@ -1,0 +1,210 @@
+"""Pack the working folder for a cluster: what travels, how large it is, and a name that is its content.
+
+Ray's own packing puts `.git` and virtual environments into the upload and fails with a bare HTTP error. Here the size
+is known before anything is sent, what is left out is said, and the same content has the same name, so that it uploads
+once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from warpbeam.errors import UserError
+
+LIMIT_BYTES = 100_000_000  # the dashboard of a Ray head takes no larger upload (100 MiB)
+_UNPACKED_LIMIT_BYTES = 10 * LIMIT_BYTES  # beyond this, packing to see whether it fits would take minutes
+_Ignores = tuple[tuple[str, GitIgnoreSpec], ...]  # (the folder's prefix, what its ignore file says)
+_IGNORE_FILES = (".gitignore", ".rayignore")
+_ALWAYS_OUT = GitIgnoreSpec.from_lines(
+    [
+        *(
+            ".git",
+            ".hg",
+            ".svn",
+            ".venv*/",
+            "__pycache__/",
+            "*.pyc",
+            "node_modules/",
+            ".DS_Store",
+            ".ipynb_checkpoints/",
+        ),
+        *(".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".env"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """One file that travels: its path inside the bundle and what it was when the folder was read."""
+
+    name: str
+    path: Path
+    size: int
+    mtime_ns: int
+    executable: bool
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a bundle would hold."""
+
+    root: Path
+    files: tuple[PackedFile, ...]
+    left_out_links: tuple[str, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Unpacked."""
+        return sum(file.size for file in self.files)
+
+    def largest_folders(self, count: int = 5) -> list[tuple[str, int, int]]:
+        """(folder, bytes, files) at most two levels deep, largest first; a folder that is nearly all of its parent
+        stands for it.
+        """
+        size: Counter[str] = Counter()
+        number: Counter[str] = Counter()
+        for file in self.files:
+            parts = file.name.split("/")[:-1]
+            for depth in range(min(2, len(parts)) + 1):
+                folder = "/".join(parts[:depth]) or "."
+                size[folder] += file.size
+                number[folder] += 1
+        parents = {name for name in size for child in size if _is_child(child, name) and size[child] > 0.9 * size[name]}
+        names = [name for name in size if name != "." and name not in parents] or ["."]
+        return [(name, size[name], number[name]) for name in sorted(names, key=lambda n: (-size[n], n))[:count]]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A packed folder. `digest` depends on names and content only, not on times or on how zlib packs."""
+
+    path: Path
+    digest: str
+    packed_bytes: int
+
+    @property
+    def name(self) -> str:
+        """Ray's name for an uploaded package."""
+        return f"_ray_pkg_{self.digest[:32]}.zip"
+
+
+def read_folder(root: Path) -> Contents:
+    """List what would travel; reads names and sizes only."""
+    links: list[str] = []
+    files = sorted(_walk(root.resolve(), "", (), links), key=lambda file: file.name)
+    return Contents(root.resolve(), tuple(files), tuple(sorted(links)))
+
+
+def pack(contents: Contents, target: Path, *, limit_bytes: int = LIMIT_BYTES) -> Bundle:
+    """Write the zip. Raises UserError when it is larger than `limit_bytes` or a file changes meanwhile."""
+    if contents.total_bytes > limit_bytes / LIMIT_BYTES * _UNPACKED_LIMIT_BYTES:
+        raise _too_large(contents, limit_bytes)
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for file in contents.files:
+            content_digest = _add(archive, file)
+            digest.update(f"{file.name}\0{int(file.executable)}\0{content_digest}\n".encode())
+            if archive.fp is not None and archive.fp.tell() > limit_bytes:
+                raise _too_large(contents, limit_bytes)
+    size = target.stat().st_size
+    if size > limit_bytes:
+        raise _too_large(contents, limit_bytes)
+    return Bundle(target, digest.hexdigest(), size)
+
+
+def _walk(
+    folder: Path, prefix: str, ignores: tuple[tuple[str, GitIgnoreSpec], ...], links: list[str]
+) -> Iterator[PackedFile]:
+    for name in _IGNORE_FILES:
+        if (folder / name).is_file():
+            lines = (folder / name).read_text(errors="replace").splitlines()
+            ignores = (*ignores, (prefix, GitIgnoreSpec.from_lines(lines)))
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            name = f"{prefix}{entry.name}"
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if _left_out(f"{name}/" if is_folder else name, ignores):
+                continue
+            path = Path(entry.path)
+            if is_folder:
+                if not (path / "pyvenv.cfg").exists():
+                    yield from _walk(path, f"{name}/", ignores, links)
+            elif entry.is_symlink() and not _points_inside(path, folder, prefix):
+                links.append(name)
+            elif stat.S_ISREG((info := path.stat()).st_mode):
+                yield PackedFile(name, path, info.st_size, info.st_mtime_ns, bool(info.st_mode & stat.S_IXUSR))
+
+
+def _left_out(name: str, ignores: _Ignores) -> bool:
+    """Git's rule: the last matching pattern decides, deeper files after shallower ones."""
+    if _ALWAYS_OUT.match_file(name):
+        return True
+    decision = False
+    for prefix, spec in ignores:
+        found = spec.check_file(name.removeprefix(prefix)).include
+        decision = decision if found is None else found
+    return decision
+
+
+def _points_inside(link: Path, folder: Path, prefix: str) -> bool:
+    """A link is packed as the file it points to, when that is a file of this working folder."""
+    root = folder.parents[prefix.count("/") - 1] if prefix else folder
+    target = link.resolve()
+    return target.is_file() and target.is_relative_to(root)
+
+
+def _is_child(child: str, parent: str) -> bool:
+    return child != parent and (parent == "." or child.startswith(f"{parent}/"))
+
+
+def _add(archive: zipfile.ZipFile, file: PackedFile) -> str:
+    info = zipfile.ZipInfo(file.name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = (0o100755 if file.executable else 0o100644) << 16
+    digest = hashlib.sha256()
+    read = 0
+    try:
+        with file.path.open("rb") as source, archive.open(info, "w", force_zip64=True) as packed:
+            while data := source.read(1024 * 1024):
+                digest.update(data)
+                packed.write(data)
+                read += len(data)
+            after = os.fstat(source.fileno())
+    except FileNotFoundError as error:
+        raise _changed(file) from error
+    if (read, after.st_size, after.st_mtime_ns) != (file.size, file.size, file.mtime_ns):
+        raise _changed(file)
+    return digest.hexdigest()
+
+
+def _changed(file: PackedFile) -> UserError:
+    return UserError(
+        f"{file.name} changed while the working folder was packed",
+        why="the cluster would get a mixture of two states",
+        fix=f"run the command again, or write {file.name} into .rayignore if the job does not need it",
+        reason="bundle_changed",
+    )
+
+
+def _too_large(contents: Contents, limit_bytes: int) -> UserError:
+    folders = ", ".join(f"{name} ({_mb(size)}, {files} files)" for name, size, files in contents.largest_folders())
+    return UserError(
+        f"the working folder {contents.root} is too large to send: {_mb(contents.total_bytes)} in "
+        f"{len(contents.files):,} files; the limit is {_mb(limit_bytes)} packed",
+        why=f"largest: {folders}",
+        fix="name what the job does not need in .rayignore (same syntax as .gitignore); put data into s3:// instead",
+        reason="bundle_too_large",
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
