@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-
 from warpbeam.data.dataset import Dataset, open_dataset
 from warpbeam.data.write import Example, write_dataset
 from warpbeam.storage.local import LocalStore

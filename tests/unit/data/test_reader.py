@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tests.unit.data.arrays import PREFIX, dataset, examples
-from warpbeam.data.dataset import open_dataset
+from warpbeam.data.dataset import Waiting, open_dataset
 from warpbeam.data.index import INDEX, mark_failed, seal_key
-from warpbeam.data.reader import BatchReader, EvalReader, MicroBatch, batch_ids
+from warpbeam.data.reader import BatchOrder, BatchReader, EvalReader, MicroBatch, batch_ids
 from warpbeam.data.write import write_dataset
 from warpbeam.errors import PlatformError, UserError
 from warpbeam.storage.local import LocalStore
+
+from tests.unit.data.arrays import PREFIX, dataset, examples
 
 BATCH = 12
 
@@ -146,19 +146,21 @@ def growing(tmp_path: Path, *, unsealed: list[int]) -> tuple[LocalStore, dict[st
 
 def test_a_growing_data_set_gives_the_same_batches_as_a_complete_one(tmp_path: Path) -> None:
     complete = dataset(tmp_path / "complete", [20] * 40)
-    expected = [batch_ids(complete, step, seed=7, global_batch=BATCH) for step in range(30)]
+    expected = [batch_ids(complete, step, seed=7, global_batch=BATCH) for step in range(60)]
     store, held = growing(tmp_path, unsealed=list(range(40)))
     pending = sorted(held.items(), key=lambda item: item[0].endswith(INDEX))
 
-    def seal_more(_: str) -> None:
+    def seal_more(_: float) -> None:
         for key, data in pending[:5]:
             store.put(key, data)
         del pending[:5]
 
     data = open_dataset(store, PREFIX)
     assert not data.complete
-    with BatchReader(data, 7, BATCH, 0, 1, BATCH, 1, 0, tmp_path / "cache", end_step=30, on_wait=seal_more) as reader:
-        assert [batch["sample_ids"] for batch in reader] == expected
+    order = BatchOrder(data, seed=7, weights=None, global_batch=BATCH)
+    for step in range(60):
+        located = order.locate(step, Waiting(pause=seal_more))
+        assert data.sample_ids(located.task, located.row) == expected[step]
 
 
 def test_the_preparation_s_own_error_reaches_the_consumer(tmp_path: Path) -> None:
