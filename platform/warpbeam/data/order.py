@@ -5,7 +5,7 @@ The sequence is infinite and nothing in it is stored: slot -> (stream, position)
 world size, after any number of restarts, and before preparation has ended: epoch 0 of a window is known once its tasks
 are sealed.
 
-The permutation is a Feistel network over the next power of four, walked until it falls inside (Black and Rogaway,
+The permutation is a Feistel network over the next power of two, walked until it falls inside (Black and Rogaway,
 "Ciphers with Arbitrary Finite Domains", 2002): a bijection of [0, n) in O(1) memory.
 """
 
@@ -34,7 +34,7 @@ MIXTURE_PERIOD = 4096
 ORDER_VERSION = 1
 """In every key: a change of this module's arithmetic must change it, since runs resume by slot."""
 
-_ROUNDS = 6
+_ROUNDS = 6  # even, see _feistel
 _TABLES_KEPT = 8
 
 
@@ -46,19 +46,28 @@ def subkey(seed: int, *path: object) -> int:
 
 def permute(index: Ints, n: int, key: int) -> Ints:
     """Where a keyed permutation of [0, n) sends each of `index`, without building it."""
-    half_bits = max(1, ((n - 1).bit_length() + 1) // 2)
-    half, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
-    round_keys = np.array([subkey(key, "round", r) for r in range(_ROUNDS)], np.uint64)
+    bits = max(2, (n - 1).bit_length())
+    left_bits, right_bits = bits // 2, bits - bits // 2
+    round_keys = [np.uint64(subkey(key, "round", r)) for r in range(_ROUNDS)]
     out = index.astype(np.uint64)
     outside = np.arange(out.size)
     while outside.size:
-        left, right = out[outside] >> half, out[outside] & mask
-        for round_key in round_keys:
-            left, right = right, left ^ (_mix(right ^ round_key) & mask)
-        walked = (left << half) | right
+        walked = _feistel(out[outside], left_bits, right_bits, round_keys)
         out[outside] = walked
         outside = outside[walked >= np.uint64(n)]
     return out.astype(np.int64)
+
+
+def _feistel(
+    x: NDArray[np.uint64], left_bits: int, right_bits: int, round_keys: Sequence[np.uint64]
+) -> NDArray[np.uint64]:
+    """One pass over halves that may differ by a bit: their widths swap each round, so an even number restores them."""
+    shift, low = np.uint64(right_bits), np.uint64((1 << right_bits) - 1)
+    masks = [np.uint64((1 << left_bits) - 1), low]
+    left, right = x >> shift, x & low
+    for r, round_key in enumerate(round_keys):
+        left, right = right, left ^ (_mix(right ^ round_key) & masks[r % 2])
+    return (left << shift) | right
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
