@@ -119,6 +119,7 @@ class Pool(Section):
         ge=1, examples=[8], description="On a CPU pool: cores. `machine`: counted."
     )
     cpus_per_worker: float = Field(1.0, gt=0, description="CPU cores Ray reserves for one rank.")
+    local_disk: str = Field("/tmp/warpbeam", min_length=1, description="A folder on each node's fastest disk.")
     storage: Storage = Field(examples=["{uri: s3://bucket/prefix}"])
     image: Image | None = None
     secrets: dict[str, SecretSource] = Field({}, examples=["{hf-token: {env: HF_TOKEN}}"])

@@ -1,0 +1,72 @@
+"""The DeepSpeed config: one function, every choice a typed keyword, its output held by golden files.
+
+Nobody writes this JSON by hand, and nothing changes it afterwards: what the plan prints is what the engine gets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+NEVER: Final = 1 << 30  # steps between DeepSpeed's own prints: the record has the metrics
+
+
+def deepspeed_config(
+    *,
+    stage: Literal[1, 2, 3],
+    micro_batch: int,
+    accumulation: int,
+    world_size: int,
+    clip: float | None,
+    precision: Literal["fp32", "bf16"],
+    on_cpu: bool,
+    lr: float | None = None,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    offload: Literal["none", "cpu", "nvme"] = "none",
+    offload_path: str | None = None,
+) -> dict[str, Any]:
+    """A config for `deepspeed.initialize`.
+
+    Args:
+        stage: ZeRO stage.
+        micro_batch: rows a rank computes at once.
+        accumulation: micro-batches in an optimizer step.
+        clip: largest gradient norm; None for none.
+        on_cpu: gloo on CPUs: nothing to overlap with, no memory to pin.
+        lr: with it DeepSpeed builds AdamW (torch's: no op to compile); without, the engine passes its own optimizer.
+        offload: optimizer states, and with stage 3 parameters too.
+        offload_path: folder on a local disk, for nvme.
+    """
+    config: dict[str, Any] = {
+        "train_batch_size": micro_batch * accumulation * world_size,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": clip or 0.0,
+        "bf16": {"enabled": precision == "bf16"},
+        "zero_optimization": _zero(stage, on_cpu=on_cpu, offload=offload, offload_path=offload_path),
+        # Our optimizer is torch's AdamW with two groups, also where its states are offloaded.
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": NEVER,
+        "wall_clock_breakdown": False,
+    }
+    if lr is not None:
+        parameters = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "torch_adam": True}
+        config["optimizer"] = {"type": "AdamW", "params": parameters}
+    return config
+
+
+def _zero(stage: int, *, on_cpu: bool, offload: str, offload_path: str | None) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": not on_cpu, "contiguous_gradients": True}
+    if offload == "none":
+        return zero
+    if offload == "nvme" and not (stage == 3 and offload_path):
+        raise ValueError(f"offload nvme needs stage 3 and a path, got stage {stage} and {offload_path}")
+    target: dict[str, Any] = {"device": offload, "pin_memory": not on_cpu}
+    if offload == "nvme":
+        target["nvme_path"] = offload_path
+    zero["offload_optimizer"] = target
+    if stage == 3:
+        zero["offload_param"] = dict(target)
+    return zero

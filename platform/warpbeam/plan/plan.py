@@ -1,0 +1,248 @@
+"""The plan: a job on a pool, worked out before anything is spent, and the same on the laptop, in CI and in the pod."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal, cast
+
+from warpbeam.errors import UserError
+from warpbeam.job import Job, Range
+from warpbeam.plan.batch import accumulation_steps, largest_micro_batch, legal_world_sizes, nearest_multiples
+from warpbeam.plan.deepspeed_config import deepspeed_config
+from warpbeam.plan.memory import MemorySum, memory_sum
+from warpbeam.plan.model_shape import ModelShape, is_known, model_shape
+from warpbeam.pool import Pool
+
+PLAN_SCHEMA: Final = "warpbeam/plan/v1"
+
+# Tokens in one micro-batch beyond which a rank gains nothing more: its matrices are large enough.
+ENOUGH_TOKENS: Final = {"cpu": 4096, "gpu": 16_384}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will run.
+
+    Attributes:
+        accumulation: micro-batches a rank computes for one optimizer step.
+        tokens_per_step: of the global batch, padding included.
+        parameters: None where the model is not known yet (weights not read, or an unknown family).
+        deepspeed: the config exactly as the engine gets it; None for ddp.
+        legal_world_sizes: those of the pool that share the global batch without padding.
+    """
+
+    run: str
+    team: str
+    method: str
+    accelerator: str
+    world_size: int
+    strategy: str
+    offload: str
+    precision: Literal["fp32", "bf16"]
+    micro_batch: int
+    accumulation: int
+    global_batch: int
+    seq_len: int
+    tokens_per_step: int
+    parameters: int | None
+    deepspeed: dict[str, Any] | None
+    memory: MemorySum | None
+    legal_world_sizes: tuple[int, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def padded_batch(self) -> int:
+        """Rows in an optimizer step with those of zero weight (more than global_batch only at an elastic size)."""
+        return self.world_size * self.micro_batch * self.accumulation
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `from_dict` reads it back."""
+        value = asdict(self) | {"schema": PLAN_SCHEMA, "memory": self.memory.to_dict() if self.memory else None}
+        return value | {"legal_world_sizes": list(self.legal_world_sizes), "warnings": list(self.warnings)}
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Plan:
+        known = {field.name: value[field.name] for field in fields(cls)}
+        memory = MemorySum.from_dict(value["memory"]) if value["memory"] else None
+        return cls(
+            **known
+            | {
+                "memory": memory,
+                "legal_world_sizes": tuple(value["legal_world_sizes"]),
+                "warnings": tuple(value["warnings"]),
+            }
+        )
+
+
+def make_plan(
+    job: Job,
+    pool: Pool,
+    *,
+    world_size: int | None = None,
+    model_config: dict[str, Any] | None = None,
+    elastic: bool = False,
+) -> Plan:
+    """Work out how `job` runs on `pool`. Pure.
+
+    Args:
+        world_size: the launcher's, which wins over the job's (torchrun 2 on a 16-GPU job is planned as 2).
+        model_config: config.json of a model the job names by path, where the caller has read it.
+        elastic: a size that came about by failure or growth: padding is allowed.
+
+    Raises:
+        UserError: the pool has too few accelerators or the batch does not divide; with the nearest legal values.
+    """
+    warnings: list[str] = []
+    ranks = world_size if world_size is not None else asked_world_size(job, pool)
+    if pool.is_cpu and ranks > pool.accelerators:
+        warnings.append(
+            f"{ranks} ranks share {pool.accelerators} CPU cores: it works, but no faster than {pool.accelerators}"
+        )
+    precision = _precision(job, pool)
+    if precision == "bf16" and pool.is_cpu:
+        warnings.append("bf16 on CPUs is slower than fp32 on most of them")
+    shape = _shape(job, model_config, warnings)
+    micro_batch = _micro_batch(job, pool, ranks, precision, shape, elastic=elastic)
+    accumulation = accumulation_steps(job.train.global_batch, ranks, micro_batch)
+    memory = _memory(job, pool, ranks, precision, shape, micro_batch)
+    if memory and not memory.fits:
+        warnings.append(
+            f"a first sum needs {memory.total_gib:.1f} GiB for each rank, there are {memory.available_gib:.1f}: "
+            "it may run out of memory"
+        )
+    strategy, offload = job.parallelism.strategy, job.parallelism.offload
+    return Plan(
+        run=job.name,
+        team=job.team,
+        method=job.recipe or job.train.method,
+        accelerator=pool.accelerator.kind,
+        world_size=ranks,
+        strategy=strategy,
+        offload=offload,
+        precision=precision,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        global_batch=job.train.global_batch,
+        seq_len=job.data.seq_len,
+        tokens_per_step=job.train.global_batch * job.data.seq_len,
+        parameters=shape.parameters if shape else None,
+        deepspeed=None if strategy == "ddp" else _deepspeed(job, pool, ranks, precision, micro_batch, accumulation),
+        memory=memory,
+        legal_world_sizes=legal_world_sizes(job.train.global_batch, job.parallelism.micro_batch, pool.max_ranks),
+        warnings=tuple(warnings),
+    )
+
+
+def asked_world_size(job: Job, pool: Pool) -> int:
+    """The ranks a job asks of a pool: its number, or the most of its range that the pool has and that share the batch."""
+    asked, there = job.resources.accelerators, pool.max_ranks
+    least = asked.min if isinstance(asked, Range) else asked
+    if least > there:
+        what = "CPU cores" if pool.is_cpu else f"{pool.accelerator.kind} accelerators"
+        raise UserError(
+            f"resources.accelerators asks for {least}, the pool `{pool.name}` has {there}",
+            why=f"it has {pool.nodes} node(s) with {pool.accelerators_per_node} {what} each",
+            fix=f"write `accelerators: {there}` or less, or choose another pool (--pool)",
+            reason="too_few_accelerators",
+        )
+    if not isinstance(asked, Range):
+        return asked
+    legal = legal_world_sizes(job.train.global_batch, job.parallelism.micro_batch, min(asked.max, there))
+    if not legal or legal[-1] < least:
+        raise _does_not_divide(job, least)
+    return legal[-1]
+
+
+def _does_not_divide(job: Job, ranks: int) -> UserError:
+    micro_batch = job.parallelism.micro_batch or 1
+    unit = ranks * micro_batch
+    batches = " or ".join(map(str, nearest_multiples(job.train.global_batch, unit)))
+    sizes = legal_world_sizes(job.train.global_batch, micro_batch, 4 * ranks)
+    nearby = sorted(sorted(sizes, key=lambda size: abs(size - ranks))[:3])
+    by = f"{ranks} ranks" if micro_batch == 1 else f"{ranks} ranks x micro_batch {micro_batch} = {unit}"
+    fix = f"write `global_batch: {batches}`"
+    if nearby:
+        fix += f", or keep it and use {' or '.join(map(str, nearby))} accelerators"
+    return UserError(
+        f"train.global_batch {job.train.global_batch} does not divide by {by}", fix=fix, reason="batch_does_not_divide"
+    )
+
+
+def _precision(job: Job, pool: Pool) -> Literal["fp32", "bf16"]:
+    if job.train.precision == "auto":
+        return "fp32" if pool.is_cpu else "bf16"
+    return job.train.precision
+
+
+def _shape(job: Job, model_config: dict[str, Any] | None, warnings: list[str]) -> ModelShape | None:
+    config = model_config if model_config is not None else scratch_config(job)
+    if config is None or job.code.model:
+        return None
+    if not is_known(config):
+        warnings.append(
+            f"the planner does not know the model family {config.get('model_type')!r}: memory is not summed"
+        )
+        return None
+    return model_shape(config)
+
+
+def scratch_config(job: Job) -> dict[str, Any] | None:
+    """The config of a model from scratch, with the vocabulary of the tokenizer to train where it names none."""
+    config, tokenizer = job.model.config, job.model.tokenizer
+    if config is None or "vocab_size" in config or tokenizer is None or isinstance(tokenizer, str):
+        return config
+    return config | {"vocab_size": tokenizer.train.vocab_size}
+
+
+def _micro_batch(
+    job: Job, pool: Pool, ranks: int, precision: Literal["fp32", "bf16"], shape: ModelShape | None, *, elastic: bool
+) -> int:
+    batch, fixed = job.train.global_batch, job.parallelism.micro_batch
+    if not elastic and batch % (ranks * (fixed or 1)):
+        raise _does_not_divide(job, ranks)
+    if fixed is not None:
+        return fixed
+    rows = -(-batch // ranks)
+    enough = max(1, ENOUGH_TOKENS["cpu" if pool.is_cpu else "gpu"] // job.data.seq_len)
+    size = largest_micro_batch(rows, enough, may_pad=elastic)
+    while size > 1:
+        memory = _memory(job, pool, ranks, precision, shape, size)
+        if memory is None or memory.fits:
+            break
+        size = largest_micro_batch(rows, size - 1, may_pad=elastic)
+    return size
+
+
+def _memory(
+    job: Job, pool: Pool, ranks: int, precision: Literal["fp32", "bf16"], shape: ModelShape | None, micro_batch: int
+) -> MemorySum | None:
+    if shape is None:
+        return None
+    return memory_sum(
+        shape,
+        strategy=job.parallelism.strategy,
+        offload=job.parallelism.offload,
+        precision=precision,
+        world_size=ranks,
+        micro_batch=micro_batch,
+        seq_len=job.data.seq_len,
+        activation_checkpointing=job.train.activation_checkpointing,
+        on_cpu=pool.is_cpu,
+        available_gib=pool.memory_per_rank_gib(ranks),
+    )
+
+
+def _deepspeed(
+    job: Job, pool: Pool, ranks: int, precision: Literal["fp32", "bf16"], micro_batch: int, accumulation: int
+) -> dict[str, Any]:
+    return deepspeed_config(
+        stage=cast(Literal[1, 2, 3], int(job.parallelism.strategy.removeprefix("zero"))),
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        world_size=ranks,
+        clip=job.train.clip,
+        precision=precision,
+        on_cpu=pool.is_cpu,
+        offload=job.parallelism.offload,
+        offload_path=f"{pool.local_disk}/offload" if job.parallelism.offload == "nvme" else None,
+    )
