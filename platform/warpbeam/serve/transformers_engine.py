@@ -1,0 +1,289 @@
+"""The light engine: transformers' continuous batching, on CPU or GPU, with sampling per request.
+
+It needs nothing beyond torch and transformers, gives the same greedy tokens as `generate`, and is what the quickstart
+and the tests serve with. vLLM comes behind the same interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessor,
+    ContinuousBatchingLogitsProcessorList,
+)
+from transformers.generation.logits_process import LogitsProcessorList
+
+from warpbeam.serve.cache_plan import PAGE_TOKENS, CachePlan, kv_bytes_per_token, plan_cache
+from warpbeam.serve.engine import EngineDead, EngineLimits, EngineStats, SamplingParams, TokenChunk
+from warpbeam.serve.model_folder import ModelFolder
+from warpbeam.serve.sampling import RowSampling, choose_tokens
+
+logger = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 0.5
+"""How often the generation thread is looked at while requests wait for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What an operator may set."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: float32 on CPUs, bfloat16 on GPUs."""
+    context_tokens: int | None = None
+    """Shorten the context to save memory; None: the model's own."""
+    batch_requests: int = 32
+    cache_gib: float | None = None
+    """Key/value cache at most; None: 1 GiB on CPUs, 60% of the free memory on GPUs."""
+    threads: int | None = None
+    """CPU threads of the computation; None: torch's own choice."""
+
+
+class TransformersEngine:
+    """See engine.Engine."""
+
+    def __init__(self, folder: ModelFolder, options: EngineOptions) -> None:
+        self._folder = folder
+        self._options = options
+        self._manager: Any = None
+        self._limits: EngineLimits | None = None
+        self._queues: dict[str, asyncio.Queue[TokenChunk | EngineDead | None]] = {}
+        self._generated_tokens = 0
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def limits(self) -> EngineLimits:
+        if self._limits is None:
+            raise RuntimeError("the engine has not started")
+        return self._limits
+
+    async def start(self) -> None:
+        began = time.perf_counter()
+        self._limits = await asyncio.to_thread(self._load)
+        self._watcher = asyncio.create_task(self._watch())
+        loaded = time.perf_counter()
+        await self._warm_up()
+        logger.info(
+            "engine ready: load %.1f s, warm-up %.1f s, context %d tokens, cache %d tokens",
+            loaded - began,
+            time.perf_counter() - loaded,
+            self.limits.context_tokens,
+            self.limits.cache_tokens,
+        )
+
+    async def generate(
+        self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str
+    ) -> AsyncIterator[TokenChunk]:
+        queue: asyncio.Queue[TokenChunk | EngineDead | None] = asyncio.Queue()
+        self._queues[request_id] = queue
+        try:
+            self._submit(prompt_ids, params, request_id)
+            while (chunk := await queue.get()) is not None:
+                if isinstance(chunk, EngineDead):
+                    raise chunk
+                yield chunk
+                if chunk.finish_reason is not None:
+                    return
+        finally:
+            self.cancel(request_id)
+
+    def cancel(self, request_id: str) -> None:
+        queue = self._queues.pop(request_id, None)
+        if queue is None:
+            return
+        queue.put_nowait(None)
+        # A request that has ended by itself is no longer known to the router.
+        if self._manager.output_router.result_handlers.pop(request_id, None) is not None:
+            self._manager.cancel_request(request_id)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(requests=len(self._queues), generated_tokens=self._generated_tokens)
+
+    def healthy(self) -> bool:
+        return (
+            self._manager is not None
+            and self._manager.is_running()
+            and self._manager.background_thread_status.fatal_error is None
+        )
+
+    async def stop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._manager is not None:
+            await asyncio.to_thread(self._manager.stop, block=True, timeout=10, hard_stop=True)
+        self._fail_all("the engine was stopped")
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _submit(self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str) -> None:
+        self._manager.register_result_handler(request_id, _Deliver(self, request_id))
+        accepted = self._manager.add_request(
+            list(prompt_ids),
+            request_id=request_id,
+            max_new_tokens=params.max_tokens,
+            streaming=True,
+            sampling=RowSampling.of(params),
+        )
+        if accepted is None:
+            raise EngineDead("the engine has ended and takes no requests")
+
+    def _fail_all(self, why: str) -> None:
+        for queue in self._queues.values():
+            queue.put_nowait(EngineDead(why))
+
+    async def _watch(self) -> None:
+        """A request put in after the thread's last breath is answered by nobody: notice and fail it."""
+        while self.healthy():
+            await asyncio.sleep(WATCH_EVERY_S)
+        error = self._manager.background_thread_status.fatal_error
+        logger.error("the generation thread has ended: %s", error)
+        self._fail_all(f"the engine has ended: {error}")
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def _load(self) -> EngineLimits:
+        options = self._options
+        device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = options.dtype if options.dtype != "auto" else ("bfloat16" if device == "cuda" else "float32")
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        model = AutoModelForCausalLM.from_pretrained(
+            self._folder.path,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation="sdpa",
+        )
+        model = model.eval().to(device)
+        plan = self._plan(model, device)
+        self._manager = self._build_manager(model, plan, device)
+        # The generation thread takes its caller's inference mode; warmup() reserves the cache here, where a
+        # MemoryError still reaches whoever starts us.
+        with torch.inference_mode():
+            self._manager.warmup()
+            self._manager.start()
+        return EngineLimits(
+            context_tokens=plan.context_tokens, batch_requests=options.batch_requests, cache_tokens=plan.tokens
+        )
+
+    def _plan(self, model: Any, device: str) -> CachePlan:
+        config = model.config.get_text_config()
+        heads = config.num_attention_heads
+        if self._options.cache_gib is not None:
+            budget = int(self._options.cache_gib * 2**30)
+        else:
+            budget = int(torch.cuda.mem_get_info()[0] * 0.6) if device == "cuda" else 2**30
+        return plan_cache(
+            bytes_per_token=kv_bytes_per_token(
+                layers=config.num_hidden_layers,
+                kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+                head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+                bytes_per_value=model.dtype.itemsize,
+            ),
+            context_tokens=min(self._options.context_tokens or self._folder.max_positions, self._folder.max_positions),
+            batch_requests=self._options.batch_requests,
+            budget_bytes=budget,
+        )
+
+    def _build_manager(self, model: Any, plan: CachePlan, device: str) -> Any:
+        manager = model.init_continuous_batching(
+            # Greedy for transformers: the token is already chosen when its argmax looks (see _SamplingProcessor).
+            generation_config=GenerationConfig(
+                do_sample=False, eos_token_id=list(self._folder.end_ids) or -1, pad_token_id=0, max_new_tokens=1
+            ),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=PAGE_TOKENS,
+                num_blocks=plan.pages,
+                max_requests_per_batch=self._options.batch_requests,
+                max_batch_tokens=max(2048 if device == "cuda" else 512, self._options.batch_requests),
+                # Python runs between the steps (sampling per request), so steps are neither captured nor overlapped.
+                use_cuda_graph=False,
+                use_async_batching=False,
+                # Would look for kernels on the network.
+                auto_switch_to_flash=False,
+            ),
+        )
+        never = torch.zeros(self._folder.vocabulary, dtype=torch.bool)
+        never[self._folder.never_sampled()] = True
+        processors = ContinuousBatchingLogitsProcessorList(
+            LogitsProcessorList([_SamplingProcessor(never.to(device) if bool(never.any()) else None)])
+        )
+        processors.tensors_required = 1
+        manager.logit_processor = processors
+        return manager
+
+    async def _warm_up(self) -> None:
+        """First calls pay for thread pools and kernels: run a long prefill and both ways of sampling."""
+        prompt = [self._folder.end_ids[0] if self._folder.end_ids else 0]
+        length = min(64, self.limits.context_tokens - 4)
+        runs = [
+            self._drain(prompt * length, SamplingParams(max_tokens=4, temperature=0.0), "warm-up-greedy"),
+            self._drain(prompt, SamplingParams(max_tokens=4, top_p=0.9, seed=0), "warm-up-sampled"),
+        ]
+        await asyncio.gather(*runs)
+
+    async def _drain(self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str) -> None:
+        async with aclosing(self.generate(prompt_ids, params, request_id)) as chunks:
+            async for _ in chunks:
+                pass
+
+
+class _Deliver:
+    """Turns transformers' outputs, which repeat all tokens so far, into chunks of new ones."""
+
+    def __init__(self, engine: TransformersEngine, request_id: str) -> None:
+        self._engine = engine
+        self._request_id = request_id
+        self._seen = 0
+
+    def __call__(self, output: Any) -> None:
+        queue = self._engine._queues.get(self._request_id)
+        if queue is None:
+            return
+        if output.error is not None:
+            queue.put_nowait(EngineDead(f"the engine failed: {output.error}"))
+            return
+        new = tuple(output.generated_tokens[self._seen :])
+        self._seen += len(new)
+        self._engine._generated_tokens += len(new)
+        finish: Literal["stop", "length"] | None = None
+        if output.is_finished():
+            finish = "stop" if new and new[-1] in self._engine._folder.end_ids else "length"
+        queue.put_nowait(TokenChunk(new, finish))
+
+
+class _SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
+    """Chooses every row's token by the row's own parameters, and hands transformers scores whose argmax it is."""
+
+    supported_kwargs = {"sampling": RowSampling}  # noqa: RUF012  (transformers' own declaration)
+    ignored_kwargs = ()
+
+    def __init__(self, never: torch.Tensor | None) -> None:
+        self._never = never
+        self._rows: list[RowSampling] = []
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
+        self._rows = [request.state.logit_processor_kwargs["sampling"] for request in requests_with_new_token]
+        return torch.zeros(len(self._rows), dtype=torch.int32)
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        # Rows beyond these belong to prompts that are still being read; their token is not looked at.
+        rows = len(self._rows)
+        chosen = choose_tokens(scores[:rows], self._rows, self._never)
+        decided = torch.zeros_like(scores)
+        decided[torch.arange(rows, device=scores.device), chosen] = 1.0
+        return decided
