@@ -15,12 +15,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpbeam.checkpoint.pieces import Box, Kind, Piece, Range, cover_fault
+from warpbeam.checkpoint.safetensors_file import DTYPE_BYTES
 from warpbeam.checkpoint.schema import WRITER, check_schema
 from warpbeam.errors import PlatformError
 
 SCHEMA = "warpbeam/checkpoint/v1"
-
-DTYPE_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
 class CheckpointBroken(PlatformError):
@@ -108,7 +107,7 @@ class Manifest(_Model):
     tensors: list[TensorEntry]
     pieces: list[PieceEntry]
     rng: list[RngEntry] = []
-    optimizer_steps: dict[str, float] = {}
+    optimizer_steps: dict[str, int] = {}
     train_state: dict[str, Any] = {}
     job_digest: str | None = None
     data_fingerprint: str | None = None

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpbeam.checkpoint.log import Entry, RunLog, live_commits
-from warpbeam.checkpoint.manifest import DTYPE_BYTES, CheckpointBroken, FileEntry, Manifest, PieceEntry
+from warpbeam.checkpoint.manifest import CheckpointBroken, FileEntry, Manifest, PieceEntry
 from warpbeam.checkpoint.node_cache import fetch_once
 from warpbeam.checkpoint.pieces import Piece, Range, overlaps
+from warpbeam.checkpoint.safetensors_file import DTYPE_BYTES, torch_dtype
 from warpbeam.errors import UserError
 from warpbeam.storage.store import ObjectMissing
 
@@ -90,8 +91,6 @@ class CheckpointReader:
             CheckpointBroken: an object is missing or damaged, or elements are in no piece.
         """
         import torch
-
-        from warpbeam.checkpoint.shard import torch_dtype
 
         dtype = torch_dtype(self._known(piece).dtype)
         out = torch.empty(piece.numel, dtype=dtype)

@@ -53,7 +53,7 @@ class TrainState:
     """
 
     state: Mapping[str, Any] = field(default_factory=dict)
-    optimizer_steps: Mapping[str, float] = field(default_factory=dict)
+    optimizer_steps: Mapping[str, int] = field(default_factory=dict)
     job_digest: str | None = None
     data_fingerprint: str | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
