@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     INDEX,
     SOURCES,
@@ -30,7 +31,9 @@ from warpbeam.data.index import (
 from warpbeam.data.order import Ints
 from warpbeam.data.part import stride
 from warpbeam.data.part_cache import PartCache
+from warpbeam.data.records import name_place
 from warpbeam.errors import InfraError, UserError
+from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.store import ObjectStore
 
 PAD = "pad"
@@ -149,14 +152,21 @@ class Dataset:
         self._wait(poll, waiting, "preparation to end")
         return self.index
 
-    def describe(self, sample_id: str) -> list[tuple[str, int]]:
-        """The records (file, line or row number from 1) that a row was made of."""
+    def records(self, sample_id: str) -> list[tuple[SourceFile, int]]:
+        """The records that a row was made of: the file, and where in it (see `Seal.records`)."""
         if sample_id == PAD:
             return []
         task, row = parse_sample_id(sample_id)
         seal = Seal.from_json(self.store.get(seal_key(self.prefix, task)))
-        file = self.sources.file_of(task)
-        return [(file, record) for record in seal.records[row]]
+        return [(self.sources.file_of(task), place) for place in seal.records[row]]
+
+    def describe(self, sample_id: str, config: StorageConfig | None) -> list[str]:
+        """The same for people, as `file:line`; reads the sources to count lines.
+
+        Args:
+            config: how to reach sources on S3.
+        """
+        return [name_place(file, place, config) for file, place in self.records(sample_id)]
 
     def sample_ids(self, tasks: Ints, rows: Ints) -> list[str]:
         ids = zip(tasks.tolist(), rows.tolist(), strict=True)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from warpbeam.data.files import SourceFile
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.storage.store import ObjectMissing, ObjectStore
 
@@ -74,7 +75,7 @@ class Source:
 
     path: str
     format: str
-    files: tuple[str, ...]
+    files: tuple[SourceFile, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Sources:
     sources: tuple[Source, ...]
     tasks: tuple[TaskRange, ...]
 
-    def file_of(self, task: int) -> str:
+    def file_of(self, task: int) -> SourceFile:
         at = self.tasks[task]
         return self.sources[at.source].files[at.file]
 
@@ -109,7 +110,9 @@ class Sources:
     @classmethod
     def from_json(cls, data: bytes) -> Sources:
         value = _load("sources", data)
-        sources = tuple(Source(s["path"], s["format"], tuple(s["files"])) for s in value["sources"])
+        sources = tuple(
+            Source(s["path"], s["format"], tuple(SourceFile(**file) for file in s["files"])) for s in value["sources"]
+        )
         return cls(value["fingerprint"], value["seq_len"], sources, tuple(TaskRange(*t) for t in value["tasks"]))
 
 
@@ -122,7 +125,7 @@ class Seal:
     loss_tokens: tuple[int, ...]
     """Of each row."""
     records: tuple[tuple[int, ...], ...]
-    """Of each row, the line or row numbers in the task's file that its examples came from."""
+    """Of each row, where in the task's file its examples came from: byte offsets (jsonl, txt) or row numbers from 0."""
     stats: Stats
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from warpbeam.data.files import SourceFile
 from warpbeam.data.index import INDEX, SOURCES, Index, Seal, Source, Sources, Stats, TaskRange, part_key, seal_key
 from warpbeam.data.pack import pack
 from warpbeam.data.part import encode_part
@@ -34,14 +35,14 @@ def write_part(
     is the one that counts.
 
     Args:
-        records: the line or row number of each example.
+        records: where each example's record is in the task's file (see `Seal.records`).
         stats: counts of the records; those of examples and tokens are set here.
     """
     rows = pack([len(ids) for ids, _ in examples], seq_len, packing=packing)
     part = encode_part(examples, rows, seq_len)
     stats.examples, stats.tokens, stats.loss_tokens = len(examples), part.tokens, sum(part.loss_tokens)
-    lines = tuple(tuple(records[i] for i in row) for row in rows)
-    seal = Seal(task, hashlib.sha256(part.data).hexdigest(), tuple(part.loss_tokens), lines, stats)
+    places = tuple(tuple(records[i] for i in row) for row in rows)
+    seal = Seal(task, hashlib.sha256(part.data).hexdigest(), tuple(part.loss_tokens), places, stats)
     store.put(part_key(prefix, task), part.data)
     if not store.put_if_absent(seal_key(prefix, task), seal.to_json()):
         seal = Seal.from_json(store.get(seal_key(prefix, task)))
@@ -79,14 +80,17 @@ def write_dataset(
         task_sources: the source of each task; all of them source 0 when absent.
     """
     of_task = list(task_sources) if task_sources is not None else [0] * len(tasks)
-    named = tuple(Source(f"arrays-{s}", "tokens", (f"arrays-{s}",)) for s in range(max(of_task, default=0) + 1))
+    named = tuple(
+        Source(name, "tokens", (SourceFile(name, 0, "", None, "parquet"),))
+        for name in (f"arrays-{source}" for source in range(max(of_task, default=0) + 1))
+    )
     ranges = tuple(TaskRange(source, 0, task, task + 1) for task, source in enumerate(of_task))
     sources = Sources("arrays", seq_len, named, ranges)
     store.put(f"{prefix}/{SOURCES}", sources.to_json())
     done = []
     for task, examples in enumerate(tasks):
         stats = Stats(records=len(examples))
-        lines = range(1, len(examples) + 1)
-        seal = write_part(store, prefix, task, examples, lines, seq_len=seq_len, packing=packing, stats=stats)
+        places = range(len(examples))
+        seal = write_part(store, prefix, task, examples, places, seq_len=seq_len, packing=packing, stats=stats)
         done.append((seal.rows, sum(seal.loss_tokens), seal.stats))
     return write_index(store, prefix, sources, done)

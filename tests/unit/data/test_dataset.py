@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from warpbeam.data.dataset import Waiting, open_dataset, parse_sample_id
+from warpbeam.data.files import SourceFile, local_stamp
+from warpbeam.data.index import (
+    INDEX,
+    SOURCES,
+    Source,
+    Sources,
+    Stats,
+    TaskRange,
+    mark_failed,
+    part_key,
+    seal_key,
+)
+from warpbeam.data.part_cache import PartCache
+from warpbeam.data.write import write_part
+from warpbeam.errors import InfraError, UserError
+from warpbeam.storage.local import LocalStore
+
+from tests.unit.data.arrays import PREFIX, dataset
+
+
+def test_counts_of_a_complete_data_set(tmp_path: Path) -> None:
+    data = dataset(tmp_path, [5, 0, 9])
+    assert data.complete
+    assert data.total_rows == sum(data.index.rows)
+    assert data.index.rows[1] == 0
+    assert data.index.stats.records == 14
+    for task in range(3):
+        assert data.info(task).rows == data.index.rows[task]
+        assert int(data.info(task).loss_tokens.sum()) == data.index.loss_tokens[task]
+
+
+def test_total_steps_round_up_and_may_be_part_of_an_epoch(tmp_path: Path) -> None:
+    data = dataset(tmp_path, [40], seq_len=4)
+    rows = data.total_rows
+    assert data.total_steps(1, rows) == 1
+    assert data.total_steps(1, rows - 1) == 2
+    assert data.total_steps(0.5, 1) == -(-rows // 2)
+    assert data.total_steps(3, 2) == -(-3 * rows // 2)
+
+
+def test_opening_what_was_not_prepared_says_how_to(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no prepared data") as caught:
+        open_dataset(LocalStore(tmp_path), PREFIX)
+    assert "data prepare" in caught.value.fix
+
+
+def test_waiting_ends_when_the_tasks_are_sealed(tmp_path: Path) -> None:
+    dataset(tmp_path, [3, 4, 5])
+    store = LocalStore(tmp_path)
+    seals = {task: store.get(seal_key(PREFIX, task)) for task in (1, 2)}
+    for key in (f"{PREFIX}/{INDEX}", seal_key(PREFIX, 1), seal_key(PREFIX, 2)):
+        store.delete(key)
+    data = open_dataset(store, PREFIX)
+    pauses: list[float] = []
+    sentences: list[str] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) in (3, 6):
+            task = len(pauses) // 3
+            store.put(seal_key(PREFIX, task), seals[task])
+
+    rows = data.wait_sealed([0, 1, 2], Waiting(pause=pause, on_wait=sentences.append))
+    assert rows == [data.info(task).rows for task in range(3)]
+    assert len(sentences) == len(pauses) == 6
+    assert pauses[0] < pauses[1] < pauses[2]
+    assert pauses[3] == pauses[0]  # something new was sealed
+    assert not data.complete
+
+
+def test_waiting_gives_up_when_nothing_happens(tmp_path: Path) -> None:
+    dataset(tmp_path, [3, 4])
+    store = LocalStore(tmp_path)
+    for key in (f"{PREFIX}/{INDEX}", seal_key(PREFIX, 1)):
+        store.delete(key)
+    waited: list[float] = []
+    with pytest.raises(InfraError, match="nothing new was prepared"):
+        open_dataset(store, PREFIX).wait_sealed([1], Waiting(pause=waited.append, deadline_s=60))
+    assert 60 <= sum(waited) < 70
+
+
+def test_waiting_for_the_index(tmp_path: Path) -> None:
+    expected = dataset(tmp_path, [3, 4]).index
+    store = LocalStore(tmp_path)
+    held = store.get(f"{PREFIX}/{INDEX}")
+    store.delete(f"{PREFIX}/{INDEX}")
+    data = open_dataset(store, PREFIX)
+    with pytest.raises(ValueError, match="not complete yet"):
+        _ = data.index
+    assert data.wait_complete(Waiting(pause=lambda _: store.put(f"{PREFIX}/{INDEX}", held))) == expected
+    store.delete(f"{PREFIX}/{INDEX}")
+    mark_failed(store, PREFIX, UserError("7 of 20 records are bad"))
+    with pytest.raises(UserError, match="7 of 20"):
+        open_dataset(store, PREFIX).wait_complete(Waiting(pause=lambda _: None))
+
+
+def test_rows_are_read_and_counted_in_any_order(tmp_path: Path) -> None:
+    data = dataset(tmp_path, [9, 7], seq_len=8)
+    cache = PartCache(data.store, tmp_path / "cache")
+    parts = [np.frombuffer(data.store.get(part_key(PREFIX, t)), np.uint8).reshape(-1, 40) for t in (0, 1)]
+    tasks, rows = np.array([1, 0, 1, 0, 1]), np.array([2, 0, 0, 3, 2])
+    block = data.read_rows(tasks, rows, cache)
+    for got, task, row in zip(block, tasks, rows, strict=True):
+        np.testing.assert_array_equal(got, parts[task][row])
+    each = [int(data.info(t).loss_tokens[r]) for t, r in zip(tasks, rows, strict=True)]
+    assert data.loss_tokens(tasks, rows) == sum(each)
+    assert data.sample_ids(tasks, rows) == [
+        "s0/000001:2", "s0/000000:0", "s0/000001:0", "s0/000000:3", "s0/000001:2"
+    ]  # fmt: skip
+
+
+def test_a_row_names_its_records_by_file_and_line(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    lines = ['{"text": "one"}\n', "\n", '{"text": "two"}\n', '{"text": "three"}\n']
+    source.write_text("".join(lines))
+    stat = source.stat()
+    file = SourceFile(str(source), stat.st_size, local_stamp(stat), None, "jsonl")
+    store = LocalStore(tmp_path / "store")
+    sources = Sources("f", 8, (Source("a.jsonl", "text", (file,)),), (TaskRange(0, 0, 0, stat.st_size),))
+    store.put(f"{PREFIX}/{SOURCES}", sources.to_json())
+    offsets = [0, len(lines[0]) + 1, len(lines[0]) + 1 + len(lines[2])]
+    examples = [(np.full(n, 7), np.ones(n, np.bool_)) for n in (6, 2, 8)]
+    write_part(store, PREFIX, 0, examples, offsets, seq_len=8, packing=True, stats=Stats())
+    data = open_dataset(store, PREFIX)
+    assert data.describe("s0/000000:0", None) == [f"{source}:1", f"{source}:3"]
+    assert data.describe("s0/000000:1", None) == [f"{source}:4"]
+    assert data.records("s0/000000:1") == [(file, offsets[2])]
+    assert data.describe("pad", None) == []
+
+
+def test_sample_ids_are_checked() -> None:
+    assert parse_sample_id("s2/000012:34") == (12, 34)
+    for wrong in ("s2/000012", "12:x", "", "pad"):
+        with pytest.raises(UserError, match="not a sample id"):
+            parse_sample_id(wrong)
+
+
+def test_a_part_that_somebody_else_sealed_first_stays(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    first = [(np.array([1, 2, 3]), np.ones(3, np.bool_))]
+    seal = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=Stats(records=1))
+    again = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=Stats(records=1))
+    assert again == seal
