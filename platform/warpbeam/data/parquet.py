@@ -1,0 +1,75 @@
+"""Parquet files by row groups, and of them only the columns that the format needs.
+
+pyarrow is called here and nowhere else on the input side; its complaints become errors that name the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from warpbeam.data.files import SourceFile, open_file
+from warpbeam.errors import UserError
+
+if TYPE_CHECKING:
+    from warpbeam.storage import StorageConfig
+
+BATCH_ROWS = 256
+"""Rows turned into Python objects at once."""
+
+
+def cut_row_groups(file: SourceFile, task_bytes: int, config: StorageConfig | None) -> list[tuple[int, int]]:
+    """Ranges of row groups of about `task_bytes` stored bytes each (at least one row group)."""
+    with _opened(file, config) as parquet:
+        metadata = parquet.metadata
+        ranges: list[tuple[int, int]] = []
+        start, taken = 0, 0
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
+            size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+            if taken and taken + size > task_bytes:
+                ranges.append((start, index))
+                start, taken = index, 0
+            taken += size
+        if start < metadata.num_row_groups:
+            ranges.append((start, metadata.num_row_groups))
+    return ranges
+
+
+def iter_rows(
+    file: SourceFile, start: int, end: int, columns: Sequence[str] | None, config: StorageConfig | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of the row groups `[start, end)` with their number in the file, from 1.
+
+    Args:
+        columns: those that are not there are left out; None reads all.
+    """
+    with _opened(file, config) as parquet:
+        number = sum(parquet.metadata.row_group(index).num_rows for index in range(start))
+        present = None if columns is None else [name for name in parquet.schema_arrow.names if name in set(columns)]
+        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=range(start, end), columns=present, use_threads=False):
+            rows = batch.to_pylist() if batch.num_columns else [{}] * batch.num_rows
+            for row in rows:
+                number += 1
+                yield number, row
+
+
+@contextmanager
+def _opened(file: SourceFile, config: StorageConfig | None) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = open_file(file, config)
+    try:
+        with pq.ParquetFile(stream) as parquet:
+            yield parquet
+    except pa.ArrowException as error:
+        raise UserError(
+            f"{file.uri} is not a whole Parquet file",
+            why=str(error).splitlines()[0],
+            fix="write or copy the file again",
+            reason="broken_parquet",
+        ) from error
+    finally:
+        stream.close()

@@ -1,0 +1,272 @@
+"""Which files a `path:` of the job file names, and the fixed tasks they are cut into.
+
+What is found and how it is cut depends on the files' names and sizes alone, never on the cluster, so a task's output
+is the same wherever and whenever it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from warpbeam.data.files import READABLE, SourceFile, kind_of, local_stamp, reading
+from warpbeam.errors import UserError
+
+if TYPE_CHECKING:
+    from warpbeam.storage import ObjectStore, StorageConfig
+
+__all__ = ["TASK_BYTES", "Expansion", "SourceFile", "Task", "cut_tasks", "expand"]
+
+TASK_BYTES = 4 << 20
+"""Stored bytes of one task, about."""
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The files that a path names, sorted by uri, and what was passed over on the way."""
+
+    files: tuple[SourceFile, ...]
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """Reason -> count: `empty`, `hidden` (begins with _ or .), `folder_marker`, `unreadable_type`."""
+    empty: tuple[str, ...] = ()
+    """Uris of the empty files."""
+    unreadable_types: tuple[str, ...] = ()
+    """Extensions of the files of a type that we do not read."""
+
+    def summary(self) -> str:
+        """What was passed over, in words; an empty string when nothing was."""
+        details = {
+            "empty": ", ".join(uri.rsplit("/", 1)[-1] for uri in self.empty[:5]) + (", ..." if self.empty[5:] else ""),
+            "unreadable_type": ", ".join(self.unreadable_types),
+        }
+        words = {"folder_marker": "folder marker", "unreadable_type": "of a type that is not read", "hidden": "hidden"}
+        parts = []
+        for reason, count in sorted(self.passed_over.items()):
+            detail = details.get(reason)
+            parts.append(f"{count} {words.get(reason, reason)}" + (f" ({detail})" if detail else ""))
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A fixed piece of one file; every record belongs to exactly one task of its file.
+
+    `[start, end)` are bytes of the stored file (jsonl: the lines whose first byte lies there), rows groups (parquet),
+    or the whole file (compressed).
+    """
+
+    source: int
+    file: SourceFile
+    start: int
+    end: int
+
+
+class _Entry(NamedTuple):
+    name: str
+    """Relative to the place that was listed."""
+    uri: str
+    size: int
+    stamp: str
+
+
+def expand(path: str, root: Path, config: StorageConfig | None) -> Expansion:
+    """Find the files that `path` names.
+
+    A file or key of exactly that name first; then a pattern (`*` and `?` inside one name, `**` across folders, `[...]`);
+    then a folder or prefix, which means every readable file below it.
+
+    Args:
+        root: relative paths start here (the job file's folder).
+
+    Raises:
+        UserError: nothing readable is there, or it is a file of a type that is not read.
+    """
+    if path.startswith("s3://"):
+        return _expand_object(path, config)
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path)
+    if path.startswith("file://"):
+        path = path.removeprefix("file://")
+    elif scheme:
+        raise UserError(
+            f"data cannot be read from {path}",
+            why=f"{scheme[0]} is not one of the places that data is read from",
+            fix="copy it to a local folder or to s3:// and name that",
+            reason="unknown_scheme",
+        )
+    return _expand_local(path, Path(os.path.abspath(root)))
+
+
+def cut_tasks(
+    files: Iterable[SourceFile], task_bytes: int = TASK_BYTES, *, source: int = 0, config: StorageConfig | None = None
+) -> list[Task]:
+    """Cut files into tasks of about `task_bytes`, in the files' order.
+
+    Parquet files are cut between row groups, so their footers are read here; other files are not opened.
+
+    Args:
+        source: index of the data source these files belong to, copied into the tasks.
+    """
+    tasks: list[Task] = []
+    for file in files:
+        if file.kind == "parquet":
+            from warpbeam.data.parquet import cut_row_groups
+
+            ranges = cut_row_groups(file, task_bytes, config)
+        elif file.compression:
+            ranges = [(0, file.size)]
+        else:
+            count = max(1, round(file.size / task_bytes))
+            edges = [file.size * index // count for index in range(count + 1)]
+            ranges = list(zip(edges[:-1], edges[1:], strict=True))
+        tasks.extend(Task(source, file, start, end) for start, end in ranges)
+    return tasks
+
+
+def _expand_local(path: str, root: Path) -> Expansion:
+    target = root / Path(path).expanduser()
+    uri = os.path.abspath(target)
+    with reading(uri):
+        if target.is_file():
+            stat = target.stat()
+            return _sift(path, [_Entry(target.name, uri, stat.st_size, local_stamp(stat))], exact=True)
+        if target.is_dir():
+            return _sift(path, _walk(uri, ""))
+        literal, pattern = _split_pattern(uri)
+        if pattern is None or not os.path.isdir(literal):
+            raise _nothing(path, f"there is no {uri if pattern is None else literal}")
+        return _sift(path, _walk(literal, ""), pattern=pattern)
+
+
+def _expand_object(path: str, config: StorageConfig | None) -> Expansion:
+    from warpbeam.storage import open_uri
+
+    bucket, _, key = path.removeprefix("s3://").partition("/")
+    store, _ = open_uri(f"s3://{bucket}", config)
+    if key and not key.endswith("/"):
+        info = store.head(key)
+        if info is not None:
+            entry = _Entry(key.rsplit("/", 1)[-1], path, info.size, info.etag)
+            return _sift(path, [entry], exact=True)
+    literal, pattern = _split_pattern(key)
+    folder = literal.removesuffix("/")
+    return _sift(path, _list(store, bucket, f"{folder}/" if folder else ""), pattern=pattern)
+
+
+def _list(store: ObjectStore, bucket: str, prefix: str) -> Iterator[_Entry]:
+    for info in store.list(prefix):
+        yield _Entry(info.key.removeprefix(prefix), f"s3://{bucket}/{info.key}", info.size, info.etag)
+
+
+def _walk(folder: str, below: str, inside: frozenset[str] = frozenset()) -> Iterator[_Entry]:
+    """Every file below a local folder; linked folders too, but none inside itself."""
+    real = os.path.realpath(folder)
+    if real in inside:
+        return
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.is_dir():
+            yield from _walk(entry.path, f"{below}{entry.name}/", inside | {real})
+        elif entry.is_file():
+            stat = entry.stat()
+            yield _Entry(below + entry.name, entry.path, stat.st_size, local_stamp(stat))
+
+
+def _sift(path: str, entries: Iterable[_Entry], *, pattern: str | None = None, exact: bool = False) -> Expansion:
+    """Keep what is readable and matches; count the rest by reason."""
+    matches = _matcher(pattern)
+    # Whoever spells the underscore or the dot means it.
+    wants_hidden = exact or bool(pattern and re.search(r"(^|/)[_.]", pattern))
+    files: list[SourceFile] = []
+    passed_over: Counter[str] = Counter()
+    empty: list[str] = []
+    types: set[str] = set()
+    for entry in entries:
+        kind = kind_of(entry.name)
+        if not matches(entry.name):
+            continue
+        if not entry.name or entry.name.endswith("/"):
+            passed_over["folder_marker"] += 1
+        elif not wants_hidden and any(part.startswith(("_", ".")) for part in entry.name.split("/")):
+            passed_over["hidden"] += 1
+        elif kind is None:
+            if exact:
+                raise _unreadable(path)
+            passed_over["unreadable_type"] += 1
+            types.add(os.path.splitext(entry.name)[1] or entry.name.rsplit("/", 1)[-1])
+        elif entry.size == 0:
+            passed_over["empty"] += 1
+            empty.append(entry.uri)
+        else:
+            files.append(SourceFile(entry.uri, entry.size, entry.stamp, kind[1], kind[0]))
+    files.sort(key=lambda file: file.uri)
+    expansion = Expansion(tuple(files), dict(passed_over), tuple(sorted(empty)), tuple(sorted(types)))
+    if not files:
+        summary = expansion.summary()
+        raise _nothing(path, f"passed over: {summary}" if summary else "nothing is there")
+    return expansion
+
+
+def _split_pattern(path: str) -> tuple[str, str | None]:
+    """The folder before the first wildcard, and the pattern below it (None when there is no wildcard)."""
+    wildcard = re.search(r"[*?[]", path)
+    if wildcard is None:
+        return path, None
+    folder, slash, _ = path[: wildcard.start()].rpartition("/")
+    return folder or slash, path[len(folder) + len(slash) :]
+
+
+def _matcher(pattern: str | None) -> Callable[[str], object]:
+    if pattern is None:
+        return lambda name: True
+    return re.compile(_regex(pattern)).fullmatch
+
+
+def _regex(pattern: str) -> str:
+    """A path pattern as a regular expression; one that ends in a slash means everything below."""
+    out = ""
+    rest = pattern + "**" if pattern.endswith("/") else pattern
+    while rest:
+        token = re.match(r"\*\*/|\*+|\?|\[[!^]?\]?[^\]/]*\]|.", rest, re.DOTALL)
+        assert token is not None
+        text = token[0]
+        rest = rest[len(text) :]
+        if text == "**/":
+            out += "(?:.*/)?"
+        elif text.startswith("**"):
+            out += ".*"
+        elif text == "*":
+            out += "[^/]*"
+        elif text == "?":
+            out += "[^/]"
+        elif text.startswith("[") and len(text) > 2:
+            body = text[1:-1]
+            negated = body[0] in "!^"
+            body = (body[1:] if negated else body).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+            out += f"(?!/)[{'^' if negated else ''}{body}]"
+        else:
+            out += re.escape(text)
+    return out
+
+
+def _nothing(path: str, why: str) -> UserError:
+    return UserError(
+        f"no records: nothing to read at {path}",
+        why=why,
+        fix=f"name a file, a folder or a pattern such as folder/*.jsonl; readable are {READABLE}",
+        reason="no_records",
+    )
+
+
+def _unreadable(path: str) -> UserError:
+    return UserError(
+        f"{path} is not of a type that can be read",
+        why=f"readable are {READABLE}",
+        fix="convert it to JSON Lines (one object a line) or Parquet",
+        reason="unreadable_type",
+    )

@@ -1,0 +1,300 @@
+"""The tokenizer of a job: loaded, checked, or trained from the job's own data.
+
+Whatever would silently ruin a training run is refused or said here, before anything is spent: no chat template, two
+different ones, a template that never closes a turn, more entries than the embedding has rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from warpbeam.data.chat import encode_chat, turn_marks
+from warpbeam.data.files import read_text_file
+from warpbeam.data.tokenizer_files import local_folder
+from warpbeam.errors import UserError
+
+if TYPE_CHECKING:
+    from warpbeam.storage import StorageConfig
+
+log = logging.getLogger(__name__)
+
+TURN_START, TURN_END, TEXT_END, PADDING = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|pad|>"
+SPECIAL_TOKENS = (TEXT_END, TURN_START, TURN_END, PADDING)
+"""Of a trained tokenizer; their ids are 0 to 3."""
+PAD_CANDIDATES = (PADDING, "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")
+"""Entries that may serve as padding when a tokenizer names none."""
+NO_LENGTH_LIMIT = 1 << 40
+
+CHATML_TEMPLATE = """\
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{% endif %}
+{{- 'Functions you may call:\\n' }}
+{%- for tool in tools %}{{- tool | tojson + '\\n' }}{% endfor %}
+{{- 'To call one, write <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if not (tools and loop.first and message.role == 'system') %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{%- set call = call.function or call %}
+{{- '<tool_call>' + {'name': call.name, 'arguments': call.arguments} | tojson + '</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}
+"""
+"""ChatML, as Qwen writes it, without a default system turn."""
+
+
+class ModelSource(Protocol):
+    """What of job.Model matters here."""
+
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def trust_remote_code(self) -> bool: ...
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def chat_template(self) -> str | None: ...
+
+
+def load_tokenizer(
+    model: ModelSource, root: Path, config: StorageConfig | None, *, notes: list[str] | None = None
+) -> Any:
+    """The job's tokenizer, with its padding token and chat template settled.
+
+    Args:
+        model: `tokenizer` (else `path`) says where it is; `chat_template` overrides the template it comes with.
+        root: relative paths start here.
+        notes: what a person should know is appended here (and logged).
+
+    Returns:
+        A fast Hugging Face tokenizer.
+
+    Raises:
+        UserError: there is none, it cannot be loaded, or it is not a fast one.
+    """
+    where = model.tokenizer or model.path
+    if not isinstance(where, str):
+        raise UserError(
+            "there is no tokenizer to load",
+            why="the job trains its own" if where is not None else "model has neither path nor tokenizer",
+            fix="set model.tokenizer to a path, or to {train: {vocab_size: 4096}}",
+            reason="no_tokenizer",
+        )
+    folder = local_folder(where, root, config, revision=model.revision, with_code=model.trust_remote_code)
+    said: list[str] = []
+    tokenizer = _load(folder, where, model.trust_remote_code)
+    _note_two_templates(folder, where, said)
+    if model.chat_template:
+        tokenizer.chat_template = read_template(model.chat_template, root)
+    settle_padding(tokenizer, said)
+    _note_date(tokenizer, said)
+    for note in said:
+        log.warning(note)
+    if notes is not None:
+        notes.extend(said)
+    return tokenizer
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    method: Literal["sft", "pretrain"] = "sft",
+    chat_template: str | None = None,
+    seq_len: int | None = None,
+) -> Any:
+    """A byte-level BPE tokenizer with a ChatML template; the same texts in the same order give the same tokenizer.
+
+    Args:
+        vocab_size: upper limit, special tokens and the 256 bytes included.
+        method: sft ends a turn, pretrain a text: which token is the end token.
+        seq_len: becomes `model_max_length`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=TURN_END if method == "sft" else TEXT_END,
+        pad_token=PADDING,
+        additional_special_tokens=[TURN_START, TURN_END, TEXT_END],
+        chat_template=chat_template or CHATML_TEMPLATE,
+        model_max_length=seq_len or NO_LENGTH_LIMIT,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def check_tokenizer(tokenizer: Any, *, chat: bool, embedding_rows: int | None = None) -> None:
+    """What must hold before training.
+
+    Args:
+        chat: the data are conversations, so a template is needed that closes an assistant's turn with a special token.
+        embedding_rows: the model's vocab_size; larger than the tokenizer is fine (padded for speed).
+
+    Raises:
+        UserError: with what to do.
+    """
+    entries = vocabulary_size(tokenizer)
+    if embedding_rows is not None and entries > embedding_rows:
+        raise UserError(
+            f"the tokenizer has {entries} entries, the model's embedding only {embedding_rows} rows",
+            why="ids from the difference have no embedding",
+            fix=f"set vocab_size to {entries} or more in model.config, or use the model's own tokenizer",
+            reason="vocabulary_too_large",
+        )
+    if chat:
+        end_of_turn_id(tokenizer)
+
+
+def vocabulary_size(tokenizer: Any) -> int:
+    """One more than the largest id the tokenizer can produce."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def end_of_turn_id(tokenizer: Any) -> int:
+    """The token that ends an assistant's turn: what must carry loss, and what generation stops at.
+
+    Raises:
+        UserError: no template, or one that does not end a turn with a special token.
+    """
+    turn_marks(tokenizer)
+    ids, loss = encode_chat(
+        tokenizer,
+        [{"role": "user", "content": "Ready?"}, {"role": "assistant", "content": "Yes."}],
+        add_generation_prompt=False,
+    )
+    assert loss is not None
+    last = int(ids[loss][-1])
+    if last in tokenizer.added_tokens_decoder or last == tokenizer.eos_token_id:
+        return last
+    raise UserError(
+        "the chat template does not end an assistant's turn with a special token",
+        why=f"the last thing that carries loss is {tokenizer.decode([last])!r}, so the model would not learn to stop",
+        fix="put {{ eos_token }} after the assistant's content (model.chat_template)",
+        reason="template_without_end",
+    )
+
+
+def stop_ids(tokenizer: Any) -> tuple[int, ...]:
+    """Every id that generation should stop at: the end of a turn and the end token, for generation_config.json."""
+    ids = set()
+    if tokenizer.eos_token_id is not None:
+        ids.add(int(tokenizer.eos_token_id))
+    if tokenizer.chat_template:
+        try:
+            ids.add(end_of_turn_id(tokenizer))
+        except UserError as error:
+            log.warning("no end of turn is known: %s", error.what)
+    return tuple(sorted(ids))
+
+
+def digest(tokenizer: Any) -> str:
+    """Names what the tokenizer does: the same in every process, another when any id of any text could differ."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    backend.pop("truncation", None)
+    backend.pop("padding", None)
+    parts = {
+        "backend": backend,
+        "template": tokenizer.chat_template,
+        "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "opening": tokenizer("", verbose=False)["input_ids"],
+    }
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write the files that `AutoTokenizer.from_pretrained(folder)` loads the same tokenizer from."""
+    tokenizer.save_pretrained(folder)
+
+
+def read_template(given: str, root: Path) -> str:
+    """A chat template: the text itself, or the file of that name."""
+    if "{" in given or "\n" in given:
+        return given
+    return read_text_file(root / Path(given).expanduser())
+
+
+def settle_padding(tokenizer: Any, notes: list[str]) -> None:
+    """Give a tokenizer without padding token one, without a new entry (the embedding has no row for it).
+
+    What carries loss and what is attended to goes by position, never by id, so even the end token would do.
+    """
+    if tokenizer.pad_token_id is not None:
+        return
+    known = tokenizer.get_vocab()
+    for token in PAD_CANDIDATES:
+        if token in known and token != tokenizer.eos_token:
+            tokenizer.pad_token = token
+            break
+    else:
+        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token_id is not None:
+        notes.append(f"the tokenizer has no padding token: {tokenizer.pad_token} is used (padding never carries loss)")
+
+
+def _load(folder: Path, where: str, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, UnicodeDecodeError) as error:
+        code = "trust_remote_code" in str(error)
+        raise UserError(
+            f"the tokenizer of {where} cannot be loaded",
+            why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            fix="set model.trust_remote_code: true if you trust its code" if code else "check its tokenizer files",
+            reason="bad_tokenizer",
+        ) from error
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"the tokenizer of {where} is a slow one ({type(tokenizer).__name__})",
+            why="only fast tokenizers know which characters a token came from, which decides what carries loss",
+            fix="convert it once: AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)",
+            reason="slow_tokenizer",
+        )
+    return tokenizer
+
+
+def _note_two_templates(folder: Path, where: str, notes: list[str]) -> None:
+    """A template may be in a file of its own or in tokenizer_config.json; transformers takes the file."""
+    own, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if not own.is_file() or not settings.is_file():
+        return
+    try:
+        other = json.loads(settings.read_text()).get("chat_template")
+    except ValueError:
+        return
+    if isinstance(other, str) and other.strip() != own.read_text().strip():
+        notes.append(
+            f"{where} has two different chat templates: chat_template.jinja is used, the one in tokenizer_config.json is not"
+        )
+
+
+def _note_date(tokenizer: Any, notes: list[str]) -> None:
+    template = str(tokenizer.chat_template or "")
+    if "strftime_now" in template and "date_string" not in template:
+        notes.append("the chat template prints today's date, so data prepared on another day has other tokens")

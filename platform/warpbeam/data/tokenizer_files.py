@@ -1,0 +1,122 @@
+"""A model folder's small files (tokenizer, template, config) on this machine, wherever the model is.
+
+Objects go to a cache under WARPBEAM_HOME by their ETags, so that a changed tokenizer is fetched anew and an unchanged
+one never again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warpbeam.errors import InfraError, UserError
+
+if TYPE_CHECKING:
+    from warpbeam.storage import StorageConfig
+
+NAMES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+)
+
+
+def local_folder(
+    path: str, root: Path, config: StorageConfig | None, *, revision: str = "main", with_code: bool = False
+) -> Path:
+    """The folder on this machine that holds a model's small files.
+
+    Args:
+        path: `hf://ORG/NAME`, `s3://BUCKET/PREFIX`, or a local folder (relative to `root`).
+        with_code: also Python files (`trust_remote_code`).
+
+    Raises:
+        UserError: there is no such folder, repository or revision, or nothing of a tokenizer in it.
+        InfraError: the Hub cannot be reached.
+    """
+    if path.startswith("hf://"):
+        return _from_hub(path, revision, with_code)
+    if path.startswith("s3://"):
+        return _from_store(path, config, with_code)
+    folder = root / Path(path.removeprefix("file://")).expanduser()
+    if not folder.is_dir():
+        raise UserError(
+            f"there is no folder {os.path.abspath(folder)}",
+            why="file://, s3:// and hf:// paths are written in full; others start at the job file's folder",
+            reason="missing_model",
+        )
+    return folder.absolute()
+
+
+def _from_store(uri: str, config: StorageConfig | None, with_code: bool) -> Path:
+    from warpbeam.storage import open_uri
+    from warpbeam.storage.embedded import home
+
+    store, key = open_uri(uri, config)
+    prefix = f"{key}/" if key else ""
+    wanted = {}
+    for info in store.list(prefix):
+        name = info.key.removeprefix(prefix)
+        if name in NAMES or (with_code and name.endswith(".py") and "/" not in name):
+            wanted[name] = info
+    if not wanted:
+        raise UserError(
+            f"there is no model at {uri}",
+            why=f"none of {', '.join(NAMES[:3])}, ... is below it",
+            reason="missing_model",
+        )
+    stamps = "\n".join([uri, *(f"{name} {info.etag}" for name, info in sorted(wanted.items()))])
+    folder = home() / "cache" / "models" / hashlib.sha256(stamps.encode()).hexdigest()[:32]
+    for name, info in wanted.items():
+        if not (folder / name).is_file():
+            store.download(info.key, folder / name)
+    return folder
+
+
+def _from_hub(uri: str, revision: str, with_code: bool) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    repository = uri.removeprefix("hf://").rstrip("/")
+    patterns = [*NAMES, *(["*.py"] if with_code else [])]
+    try:
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
+    except GatedRepoError as error:
+        fix = f"accept its terms on https://huggingface.co/{repository} and set HF_TOKEN (secrets: in the job file)"
+        raise UserError(f"{uri} is gated", why="access must be granted first", fix=fix, reason="gated_model") from error
+    except RevisionNotFoundError as error:
+        raise UserError(f"{uri} has no revision {revision}", reason="missing_model") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UserError(
+            f"there is no {uri}",
+            why="the Hub knows no such repository, or it is private and HF_TOKEN gives no access",
+            reason="missing_model",
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise InfraError(
+            f"{uri} could not be fetched from the Hugging Face Hub",
+            why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            fix="check the network (HTTPS_PROXY, HF_ENDPOINT), or copy the model to a local folder or s3:// and name that",
+            reason="hub_unreachable",
+        ) from error
