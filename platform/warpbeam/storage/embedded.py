@@ -29,13 +29,14 @@ from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.disk import disk_errors, replace_file
 from warpbeam.storage.processes import ProcessIdentity, end_process, identify, is_running
 from warpbeam.storage.s3_client import PROBE_SETTINGS, signed_client
-from warpbeam.storage.s3_errors import S3_ERRORS, error_code
+from warpbeam.storage.s3_errors import S3_ERRORS, error_code, status_code
 from warpbeam.storage.seaweedfs import Ports
 
 BUCKET = "warpbeam"
 START_TIMEOUT_S = 60.0
 """One restart in eleven took 20 s where others took one (facts section 3)."""
 STOP_GRACE_S = 10.0
+_LOW_DISK_BYTES = 1536 << 20
 _LOCK_TIMEOUT_S = 3 * START_TIMEOUT_S
 _SCHEMA = "warpbeam/embedded-s3/v1"
 
@@ -114,9 +115,25 @@ def stop_server(home: Path) -> bool:
         if process is None or not is_running(process):
             return False
         end_process(process, grace_s=STOP_GRACE_S)
-        if state is not None and Path(state.socket_dir).parent != folder:
-            shutil.rmtree(state.socket_dir, ignore_errors=True)
+        if state is not None:
+            _remove_sockets(state, folder)
         return True
+
+
+def disk_full(home: Path) -> InfraError | None:
+    """The error to give for a failed write when the disk of this home is (nearly) full, else None."""
+    data_dir = home / "s3" / "data"
+    with contextlib.suppress(OSError):
+        usage = shutil.disk_usage(data_dir)
+        if usage.free < _LOW_DISK_BYTES:
+            return InfraError(
+                f"disk full: {data_dir}",
+                why=f"{usage.free / 2**20:.0f} MiB free of {usage.total / 2**30:.1f} GiB; the embedded S3 server "
+                "needs about 1 GiB to go on writing",
+                fix="free space on that disk, or set WARPBEAM_HOME to a folder on a larger one",
+                reason="disk_full",
+            )
+    return None
 
 
 def server_for(config: StorageConfig) -> EmbeddedServer:
@@ -152,7 +169,7 @@ def _start(folder: Path, old: _State | None) -> _State:
         end_process(state.process, grace_s=STOP_GRACE_S)
         if not ended:
             break
-    raise InfraError(
+    raise disk_full(folder.parent) or InfraError(
         "the embedded S3 server did not start",
         why=f"last lines of {folder / 'server.log'}:\n{_log_tail(folder)}",
         fix="mend what the lines name, then run the command again (its data is kept)",
@@ -180,7 +197,7 @@ def _launch(folder: Path, old: _State | None, binary: Path, ports: Ports) -> _St
             stdout=log,
             stderr=log,
             cwd=folder,
-            env=seaweedfs.environment(folder, socket_dir),
+            env=seaweedfs.environment(folder),
             pass_fds=(lock,),
             start_new_session=True,
         )
@@ -230,6 +247,8 @@ def _wait_ready(state: _State, folder: Path) -> bool:
             return True
         except S3_ERRORS as error:
             last = error
+            if status_code(error) == 500 and disk_full(folder.parent) is not None:
+                return _answers(state)  # a full disk can still be read; writes will say what is wrong
             time.sleep(0.05)
     if last is not None and is_running(state.process):
         with contextlib.suppress(OSError), (folder / "server.log").open("a") as log:
@@ -277,6 +296,15 @@ def _socket_dir(folder: Path, old: _State | None) -> Path:
     if old is not None and Path(old.socket_dir).is_dir():
         return Path(old.socket_dir)
     return Path(tempfile.mkdtemp(prefix="warpbeam-s3-", dir="/tmp"))
+
+
+def _remove_sockets(state: _State, folder: Path) -> None:
+    """The server leaves its gRPC sockets in /tmp, named by port, and cannot be told otherwise."""
+    for port in state.ports.values():
+        for left in Path("/tmp").glob(f"seaweedfs-*-grpc-{port}.sock"):
+            left.unlink(missing_ok=True)
+    if Path(state.socket_dir).parent != folder:
+        shutil.rmtree(state.socket_dir, ignore_errors=True)
 
 
 def _fresh_log(folder: Path) -> int:

@@ -75,7 +75,9 @@ def _start_time(pid: int) -> int | None:
     except (ProcessLookupError, PermissionError):
         return None
     else:
-        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+        # A killed program of many threads shows as a zombie while its last threads still hold files and ports.
+        ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+        return None if ended else int(fields[19])
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time())

@@ -19,11 +19,11 @@ from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as boto_errors
 from urllib3.exceptions import HTTPError
 
-from warpbeam.errors import InfraError
+from warpbeam.errors import InfraError, WarpbeamError
 from warpbeam.storage.config import StorageConfig, split_s3_uri
 from warpbeam.storage.disk import disk_errors, replacing
 from warpbeam.storage.keys import check_key, check_prefix, join_key
-from warpbeam.storage.s3_client import forget_client, s3_client
+from warpbeam.storage.s3_client import DEFAULT_SETTINGS, ClientSettings, forget_client, s3_client
 from warpbeam.storage.s3_errors import (
     S3_ERRORS,
     UNREACHABLE,
@@ -60,8 +60,9 @@ _BROKEN_BODY = (
 class S3Store:
     """Objects below `config.uri`. Holds the address only: a pickled or forked store finds its own credentials."""
 
-    def __init__(self, config: StorageConfig) -> None:
+    def __init__(self, config: StorageConfig, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
         self.config = config
+        self.settings = settings
         self.uri = config.uri
         self._bucket, self._prefix = split_s3_uri(config.uri)
 
@@ -223,13 +224,21 @@ class S3Store:
         """Run one operation; once more when the machine's own server had to be revived for it."""
         for last in (False, True):
             try:
-                return operation(s3_client(self.config))
+                return operation(s3_client(self.config, self.settings))
             except S3_ERRORS as error:
                 if not last and self.config.kind == "embedded" and isinstance(underlying(error), UNREACHABLE):
                     forget_client(self.config)  # the next client starts the server again, on the same data
                     continue
-                raise translate(error, uri=self._where(key), endpoint_url=self.config.endpoint_url) from error
+                raise self._explained(error, key) from error
         raise AssertionError("unreachable")
+
+    def _explained(self, error: BaseException, key: str) -> WarpbeamError:
+        ours = translate(error, uri=self._where(key), endpoint_url=self.config.endpoint_url)
+        if self.config.kind == "embedded" and ours.reason == "store_failed":
+            from warpbeam.storage.embedded import disk_full, home
+
+            return disk_full(home()) or ours
+        return ours
 
     def _full(self, key: str) -> str:
         return join_key(self._prefix, check_key(key))

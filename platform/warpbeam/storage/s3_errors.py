@@ -11,11 +11,12 @@ from typing import Any
 from boto3.exceptions import Boto3Error, RetriesExceededError
 from botocore import exceptions as boto_errors
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 from warpbeam.errors import InfraError, WarpbeamError
 from warpbeam.storage.store import ObjectMissing, StoreSetupError
 
-S3_ERRORS = (BotoCoreError, ClientError, Boto3Error)
+S3_ERRORS = (BotoCoreError, ClientError, Boto3Error, ResponseParserError)
 """Whatever boto3 raises about a request."""
 
 UNREACHABLE = (
@@ -117,6 +118,8 @@ def translate(error: BaseException, *, uri: str, endpoint_url: str | None = None
             fix="check endpoint_url in the pool's `storage:`, that the server runs, and the network to it",
             reason="store_unreachable",
         )
+    if isinstance(error, ResponseParserError):
+        return _not_s3(uri, endpoint_url, "its answer is not S3's XML")
     if isinstance(error, ValueError | boto_errors.ParamValidationError):
         return StoreSetupError(f"{uri} cannot be used", why=_first_line(error), reason="bad_storage")
     return InfraError(f"the store failed on {uri}", why=_first_line(error), reason="store_failed")
@@ -165,9 +168,11 @@ def _from_answer(error: ClientError, uri: str, endpoint_url: str | None) -> Warp
             why=f"it answered {code}",
             reason="store_unsupported",
         )
+    if status is not None and 300 <= status < 500 and status not in (408, 429):
+        return _not_s3(uri, endpoint_url, f"it answered {error.operation_name} with {_said(error, code, status)}")
     return InfraError(
         f"the store failed on {error.operation_name} for {uri}{at}",
-        why=f"{code or status}: {error.response.get('Error', {}).get('Message', '')}".rstrip(": "),
+        why=_said(error, code, status),
         reason="store_failed",
     )
 
@@ -179,6 +184,19 @@ _REASONS = {
     "TokenRefreshRequired": "the session token has expired",
     "InvalidToken": "the session token is not valid",
 }
+
+
+def _not_s3(uri: str, endpoint_url: str | None, why: str) -> StoreSetupError:
+    return StoreSetupError(
+        f"the store of {uri}{_at(endpoint_url)} refused",
+        why=why,
+        fix="check that endpoint_url in the pool's `storage:` is an S3 server's address (its API, not its console)",
+        reason="store_refused",
+    )
+
+
+def _said(error: ClientError, code: str, status: int | None) -> str:
+    return f"{code or status}: {error.response.get('Error', {}).get('Message', '')}".rstrip(": ")
 
 
 def _at(endpoint_url: str | None) -> str:

@@ -106,14 +106,14 @@ def command(binary: Path, *, data_dir: Path, socket_dir: Path, credentials: Path
     ]
 
 
-def environment(folder: Path, socket_dir: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     """Only what the server needs.
 
     It outlives the command, so it must not keep a user's secrets; AWS_* would add credentials to it, and HOME or the
     working folder might hold somebody's security.toml.
     """
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT") if name in os.environ}
-    return {**kept, "HOME": str(folder), "TMPDIR": str(socket_dir), "GOMEMLIMIT": "1GiB"}
+    return {**kept, "HOME": str(folder), "GOMEMLIMIT": "1GiB"}
 
 
 def credential_file(access_key: str, secret_key: str) -> bytes:
