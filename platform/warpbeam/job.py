@@ -6,6 +6,7 @@ here, and no key that nothing obeys: what is not built yet is an unknown key, wi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -46,8 +47,13 @@ def _shape(value: object) -> str:
     return "#mapping" if isinstance(value, (dict, BaseModel)) else "#plain"
 
 
-Name = Annotated[str, AfterValidator(checks.name)]
-CodeReference = Annotated[str, AfterValidator(checks.reference)]
+def _pattern(pattern: re.Pattern[str]) -> Any:
+    """The pattern in the JSON Schema, for editors; the check beside it words the error."""
+    return Field(json_schema_extra={"pattern": f"^{pattern.pattern}$"})
+
+
+Name = Annotated[str, AfterValidator(checks.name), _pattern(checks.NAME)]
+CodeReference = Annotated[str, AfterValidator(checks.reference), _pattern(checks.CODE)]
 EnvName = Annotated[str, AfterValidator(checks.env_name)]
 ModelLocation = Annotated[str, Field(min_length=1), AfterValidator(checks.location("hf", "s3", "file", local=True))]
 DataLocation = Annotated[str, Field(min_length=1), AfterValidator(checks.location("s3", "file", local=True))]
@@ -255,7 +261,9 @@ class Job(Section):
     recipe: CodeReference | None = Field(
         None, examples=['"my.mod:train"'], description="Your own training loop, `package.module:function`."
     )
-    parallelism: Annotated[Parallelism, BeforeValidator(_auto)] = Field(Parallelism(), examples=["auto"])
+    parallelism: Annotated[
+        Parallelism, BeforeValidator(_auto, json_schema_input_type=Literal["auto"] | Parallelism)
+    ] = Field(Parallelism(), examples=["auto"])
     resources: Resources = Field(Resources(), examples=["{accelerators: 8}"])
     checkpoint: CheckpointSpec = CheckpointSpec()
     secrets: list[Secret] = Field([], examples=["[{env: HF_TOKEN, from: hf-token}]"])

@@ -7,6 +7,7 @@ place of a number means: measured where the file is read.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -57,11 +58,18 @@ def machine_memory_gib() -> float:
     return round(total / GIB / machine_cores(), 1)
 
 
+def _or_measured(measure: Callable[[], float], number: type) -> BeforeValidator:
+    """Accept the word `machine` where a number is wanted."""
+    return BeforeValidator(
+        lambda value: measure() if value == "machine" else value, json_schema_input_type=number | Literal["machine"]
+    )
+
+
 class Accelerator(Section):
     """What one rank computes on."""
 
     kind: str = Field(min_length=1, examples=["H100-SXM"], description="cpu, or a GPU's name: H100-SXM, A100-80GB, L4.")
-    memory_gib: Annotated[float, BeforeValidator(lambda v: machine_memory_gib() if v == "machine" else v)] = Field(
+    memory_gib: Annotated[float, _or_measured(machine_memory_gib, float)] = Field(
         gt=0,
         examples=[80],
         description="Of one accelerator; on a CPU pool, host memory for each core. `machine`: measured.",
@@ -115,7 +123,7 @@ class Pool(Section):
     name: Name = Field(examples=["h100"])
     accelerator: Accelerator = Field(examples=["{kind: H100-SXM, memory_gib: 80}"])
     nodes: int = Field(ge=1, examples=[2])
-    accelerators_per_node: Annotated[int, BeforeValidator(lambda v: machine_cores() if v == "machine" else v)] = Field(
+    accelerators_per_node: Annotated[int, _or_measured(machine_cores, int)] = Field(
         ge=1, examples=[8], description="On a CPU pool: cores. `machine`: counted."
     )
     cpus_per_worker: float = Field(1.0, gt=0, description="CPU cores Ray reserves for one rank.")

@@ -1,7 +1,7 @@
 """Batch arithmetic: how the rows of one optimizer step are shared among ranks and micro-batches.
 
-`global_batch` is fixed by the job; `world_size x micro_batch x accumulation` must make exactly that many rows, except at
-an elastic size, where the last micro-batches are padded with rows of zero weight.
+The job fixes `global_batch`; `world_size x micro_batch x accumulation` must make exactly that many rows, except at an
+elastic size, where the last micro-batches are padded with rows of zero weight.
 """
 
 from __future__ import annotations

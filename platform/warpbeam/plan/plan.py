@@ -134,7 +134,7 @@ def make_plan(
 
 
 def asked_world_size(job: Job, pool: Pool) -> int:
-    """The ranks a job asks of a pool: its number, or the most of its range that the pool has and that share the batch."""
+    """The ranks a job asks for: its number, or the most of its range that the pool has and that share the batch."""
     asked, there = job.resources.accelerators, pool.max_ranks
     least = asked.min if isinstance(asked, Range) else asked
     if least > there:
