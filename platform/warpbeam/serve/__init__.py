@@ -1,0 +1,1 @@
+"""Serving: a model folder behind the OpenAI API on Ray Serve, with exchangeable engines."""

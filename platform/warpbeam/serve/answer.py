@@ -6,7 +6,7 @@ Streaming and not streaming both read these pieces, so they cannot differ in tex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ class Answer:
         self._stop = StopMatcher(stops)
         self._request_id = request_id
 
-    async def pieces(self, engine: Engine) -> AsyncIterator[Piece]:
+    async def pieces(self, engine: Engine) -> AsyncGenerator[Piece, None]:
         """Generate. Closing the iterator frees the engine's slot.
 
         Raises:
@@ -82,7 +82,7 @@ class Answer:
         return text
 
 
-async def all_pieces(answers: Sequence[Answer], engine: Engine) -> AsyncIterator[Piece]:
+async def all_pieces(answers: Sequence[Answer], engine: Engine) -> AsyncGenerator[Piece, None]:
     """The pieces of several answers as they come. Closing it cancels all; an error of one ends all."""
     if len(answers) == 1:
         async with aclosing(answers[0].pieces(engine)) as pieces:

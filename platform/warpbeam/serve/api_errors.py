@@ -63,7 +63,10 @@ def context_length_exceeded(*, context_tokens: int, prompt_tokens: int, param: s
 
 def model_not_found(asked: str, served: str) -> ApiError:
     return ApiError(
-        404, f"The model {asked!r} does not exist. This server serves {served!r}.", param="model", code="model_not_found"
+        404,
+        f"The model {asked!r} does not exist. This server serves {served!r}.",
+        param="model",
+        code="model_not_found",
     )
 
 
@@ -93,6 +96,4 @@ def engine_unavailable() -> ApiError:
 
 
 def internal_error(request_id: str) -> ApiError:
-    return ApiError(
-        500, f"The server failed on this request (id {request_id}); its log says why.", kind="server_error"
-    )
+    return ApiError(500, f"The server failed on this request (id {request_id}); its log says why.", kind="server_error")

@@ -6,7 +6,7 @@ the tests' scripted engine are exchangeable.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -81,8 +81,10 @@ class Engine(Protocol):
         """Load, reserve the cache and warm up: when this returns, the first request is as fast as the next."""
         ...
 
-    def generate(self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str) -> AsyncIterator[TokenChunk]:
-        """Generate until the last chunk. Closing the iterator cancels the request. Raises EngineDead."""
+    def generate(
+        self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Generate until the last chunk. Closing the generator cancels the request. Raises EngineDead."""
         ...
 
     def cancel(self, request_id: str) -> None:

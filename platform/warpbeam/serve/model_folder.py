@@ -53,9 +53,7 @@ class ModelFolder:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text as the user sees it: no special tokens, spaces as generated."""
-        text: str = self.tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
 
@@ -114,7 +112,9 @@ def _template_notes(path: Path, tokenizer: Any) -> list[str]:
     file = path / "chat_template.jinja"
     in_config = _read_json(path / "tokenizer_config.json").get("chat_template")
     if file.is_file() and isinstance(in_config, str) and in_config.strip() != file.read_text("utf-8").strip():
-        return ["chat_template.jinja and tokenizer_config.json hold different chat templates: chat_template.jinja is used"]
+        return [
+            "chat_template.jinja and tokenizer_config.json hold different chat templates: chat_template.jinja is used"
+        ]
     if not tokenizer.chat_template:
         return ["the tokenizer has no chat template: /v1/chat/completions is refused, /v1/completions works"]
     return []

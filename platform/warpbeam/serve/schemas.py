@@ -168,7 +168,9 @@ def _as_api_error(error: ValidationError) -> ApiError:
     if first["type"] == "missing":
         return bad_request(f"You must provide {param!r}.", param=param, code="missing_required_parameter")
     problem = first["msg"].removeprefix("Value error, ")
-    return bad_request(f"Invalid value for {param!r}: {problem}" if param else problem, param=param, code="invalid_value")
+    return bad_request(
+        f"Invalid value for {param!r}: {problem}" if param else problem, param=param, code="invalid_value"
+    )
 
 
 def _is_token_ids(value: Any) -> bool:

@@ -54,8 +54,9 @@ class Service:
         self._check_available(request)
         if self.folder.chat_template is None:
             raise bad_request(
-                f"The model {self.name!r} has no chat template, so conversations cannot be rendered. Use /v1/completions, "
-                "or add the template that the model was trained with as chat_template.jinja to its folder and deploy again.",
+                f"The model {self.name!r} has no chat template, so conversations cannot be rendered. Use "
+                "/v1/completions, or add the template that the model was trained with as chat_template.jinja to its "
+                "folder and deploy again.",
                 code="no_chat_template",
             )
         prompt = await self._tokenize(lambda: self._encode_chat(request))
@@ -101,7 +102,7 @@ class Service:
         if len(prompts) * n > MAX_CHOICES:
             raise bad_request(f"{len(prompts)} prompts times n={n} is more than {MAX_CHOICES} answers.", param="n")
         request_id = uuid4().hex
-        answers = []
+        answers: list[Answer] = []
         for prompt in prompts:
             params = self._params(request, prompt, max_tokens, param)
             for _ in range(n):
@@ -119,9 +120,7 @@ class Service:
                 )
         return answers
 
-    def _params(
-        self, request: GenerationRequest, prompt: Sequence[int], max_tokens: int, param: str
-    ) -> SamplingParams:
+    def _params(self, request: GenerationRequest, prompt: Sequence[int], max_tokens: int, param: str) -> SamplingParams:
         context = self.engine.limits.context_tokens
         if not prompt:
             raise bad_request(f"The {param} is empty.", param=param)

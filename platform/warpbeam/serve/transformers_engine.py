@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.logits_process import LogitsProcessorList
 
+from warpbeam.errors import UserError
 from warpbeam.serve.cache_plan import PAGE_TOKENS, CachePlan, kv_bytes_per_token, plan_cache
 from warpbeam.serve.engine import EngineDead, EngineLimits, EngineStats, SamplingParams, TokenChunk
 from warpbeam.serve.model_folder import ModelFolder
@@ -83,17 +84,17 @@ class TransformersEngine:
 
     async def generate(
         self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str
-    ) -> AsyncIterator[TokenChunk]:
+    ) -> AsyncGenerator[TokenChunk, None]:
         queue: asyncio.Queue[TokenChunk | EngineDead | None] = asyncio.Queue()
         self._queues[request_id] = queue
         try:
             self._submit(prompt_ids, params, request_id)
-            while (chunk := await queue.get()) is not None:
+            finished = False
+            while not finished and (chunk := await queue.get()) is not None:
                 if isinstance(chunk, EngineDead):
                     raise chunk
+                finished = chunk.finish_reason is not None
                 yield chunk
-                if chunk.finish_reason is not None:
-                    return
         finally:
             self.cancel(request_id)
 
@@ -171,7 +172,14 @@ class TransformersEngine:
         # The generation thread takes its caller's inference mode; warmup() reserves the cache here, where a
         # MemoryError still reaches whoever starts us.
         with torch.inference_mode():
-            self._manager.warmup()
+            try:
+                self._manager.warmup()
+            except MemoryError as error:
+                raise UserError(
+                    f"the engine's cache of {plan.bytes / 2**30:.2f} GiB and its work space do not fit: {error}",
+                    fix="lower cache_gib, batch_requests or context_tokens, or free memory",
+                    reason="no_memory_for_engine",
+                ) from error
             self._manager.start()
         return EngineLimits(
             context_tokens=plan.context_tokens, batch_requests=options.batch_requests, cache_tokens=plan.tokens

@@ -1,0 +1,76 @@
+"""Server-sent events, and noticing that nobody reads any more.
+
+Frameworks notice a client that hangs up only at the next send, if at all, and Ray Serve not for a response that is
+still being computed; here both kinds of response watch for it, because an abandoned request holds an engine's slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+
+from warpbeam.serve.guard import ClientGone, Receive, Scope, Send
+
+ResultT = TypeVar("ResultT")
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """A response of JSON events, ended by `[DONE]`; after an event with `error` it just ends.
+
+    Args:
+        events: closed when the client goes.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[dict[str, Any]]) -> None:
+        self._events = events
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientGone):
+            await unless_client_goes(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        last = DONE
+        async with aclosing(self._events) as events:
+            async for event in events:
+                text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+                await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
+                if "error" in event:
+                    last = b""
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+async def unless_client_goes(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of `work`, which is cancelled when the client hangs up. Call after the body has been read.
+
+    Raises:
+        ClientGone: the client hung up first.
+    """
+
+    async def hang_up() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(hang_up())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        watching.cancel()
+        working.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
