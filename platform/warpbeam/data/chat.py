@@ -351,7 +351,11 @@ def _check_nothing_lost(text: str, turns: list[dict[str, Any]], tools: Sequence[
     """Some templates pass over roles they do not know; training on what is left would be training on something else."""
     for number, turn in enumerate(turns, 1):
         content = turn["content"].strip()
-        if turn["role"] != "assistant" and content not in text and json.dumps(content, ensure_ascii=False)[1:-1] not in text:
+        if (
+            turn["role"] != "assistant"
+            and content not in text
+            and json.dumps(content, ensure_ascii=False)[1:-1] not in text
+        ):
             raise _lost(f"turn {number} ({turn['role']})")
         for call in turn.get("tool_calls", ()):
             name = (call.get("function") or call).get("name")

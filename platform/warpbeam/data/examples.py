@@ -6,17 +6,27 @@ output is the same on every machine, and everything left out is counted under a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from warpbeam.data.chat import TRAINING_DATE, ChatError, Ids, Mask, encode_chat, loss_mask, tokenise
 from warpbeam.data.files import SourceFile
-from warpbeam.data.formats import Completion, Conversation, Normalised, Text, Tokens, columns_of, normalise
-from warpbeam.data.records import BadRecord, BadRecordError, name_place, read_records
-from warpbeam.data.sources import Task
+from warpbeam.data.formats import (
+    Completion,
+    Conversation,
+    Normalised,
+    Text,
+    Tokens,
+    columns_of,
+    detect_format,
+    normalise,
+)
+from warpbeam.data.records import BadRecord, BadRecordError, Blank, RawRecord, name_place, read_records
+from warpbeam.data.sources import Task, cut_tasks
 from warpbeam.data.text import cut_text
 from warpbeam.errors import UserError
 
@@ -27,6 +37,8 @@ OverLength = Literal["truncate", "split", "drop", "fail"]
 Render = Callable[[dict[str, Any], Any], Mapping[str, Any] | None]
 
 KEPT_PLACES = 5
+LOOKED_AT_FILES, LOOKED_AT_RECORDS = 8, 100
+"""From how much the format is told when the job leaves it open."""
 
 
 class Example(NamedTuple):
@@ -111,7 +123,9 @@ def iter_examples(
     """
     columns = None if encoder.render else columns_of(source.format, source.fields)
     for record in read_records(task, config, columns=columns):
-        stats.lines = max(stats.lines, record.task_line)
+        stats.lines = record.task_line
+        if isinstance(record, Blank):
+            continue
         stats.records += 1
         if isinstance(record, BadRecord):
             stats.bad_record(task.file, record.offset, record.reason, record.detail)
@@ -122,7 +136,9 @@ def iter_examples(
             stats.bad_record(task.file, record.offset, bad.reason, bad.detail)
             continue
         except ChatError as bad:
-            stats.bad_record(task.file, record.offset, bad.reason, "; ".join(filter(None, (bad.what, bad.why, bad.fix))))
+            stats.bad_record(
+                task.file, record.offset, bad.reason, "; ".join(filter(None, (bad.what, bad.why, bad.fix)))
+            )
             continue
         except OverLengthError as error:
             raise UserError(
@@ -136,6 +152,31 @@ def iter_examples(
             stats.tokens += len(ids)
             stats.loss_tokens += int(loss.sum())
             yield Example(ids, loss, record.task_line, record.offset)
+
+
+def settle_format(source: RecordSource, files: Sequence[SourceFile], config: StorageConfig | None) -> str:
+    """The format of a source: what the job says, else what the first records of its first files look like.
+
+    Raises:
+        UserError: no format fits, several do, or there is no readable record in what was looked at.
+    """
+    if source.format != "auto":
+        return source.format
+    looked_at = [value for file in files[:LOOKED_AT_FILES] for value in first_values(file, LOOKED_AT_RECORDS, config)]
+    if not looked_at:
+        raise UserError(
+            f"no records: nothing readable at the beginning of {files[0].uri if files else 'the source'}",
+            fix="write format: beside path: if the records come later",
+            reason="no_records",
+        )
+    return detect_format(looked_at, source.fields)
+
+
+def first_values(file: SourceFile, count: int, config: StorageConfig | None) -> list[dict[str, Any] | str]:
+    """The first readable records of a file, as they are in it."""
+    task = cut_tasks([file], config=config)[:1]
+    records = (record for record in read_records(task[0], config) if isinstance(record, RawRecord)) if task else ()
+    return [record.value for record in islice(records, count)]
 
 
 class OverLengthError(Exception):
@@ -173,7 +214,9 @@ class Encoder:
         opening = tokenizer("", verbose=False)["input_ids"]
         self._bos = [tokenizer.bos_token_id] if opening[:1] == [tokenizer.bos_token_id] else []
 
-    def encode_record(self, value: dict[str, Any] | str, source: RecordSource, stats: TaskStats) -> list[tuple[Ids, Mask]]:
+    def encode_record(
+        self, value: dict[str, Any] | str, source: RecordSource, stats: TaskStats
+    ) -> list[tuple[Ids, Mask]]:
         """Encode a raw record, by code.render where the job has one.
 
         Raises:
@@ -219,7 +262,9 @@ class Encoder:
                 ids, mask = out["input_ids"], out.get("loss_mask")
                 return Tokens(list(ids), None if mask is None else list(mask))
         got = f"keys {', '.join(map(str, out))}" if isinstance(out, Mapping) else type(out).__name__
-        raise BadRecordError("render_failed", f"it must return messages, or input_ids and loss_mask, or None; got {got}")
+        raise BadRecordError(
+            "render_failed", f"it must return messages, or input_ids and loss_mask, or None; got {got}"
+        )
 
     def _conversation(self, chat: Conversation) -> tuple[Ids, Mask]:
         ids, loss = encode_chat(

@@ -153,9 +153,7 @@ def matching_formats(values: Iterable[dict[str, Any] | str], fields: Mapping[str
         if isinstance(value, str):
             return Matches(("text",), ("text",))
         names.update(dict.fromkeys(key for key, item in value.items() if item is not None))
-    formats = [
-        name for name, needs in REQUIRED.items() if all(fields.get(field, field) in names for field in needs)
-    ]
+    formats = [name for name, needs in REQUIRED.items() if all(fields.get(field, field) in names for field in needs)]
     return Matches(tuple(formats), tuple(names))
 
 

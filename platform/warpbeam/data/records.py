@@ -21,6 +21,7 @@ from warpbeam.errors import UserError
 if TYPE_CHECKING:
     from warpbeam.storage import StorageConfig
 
+
 class RawRecord(NamedTuple):
     """One record as it is in the file."""
 
@@ -43,6 +44,13 @@ class BadRecord(NamedTuple):
     detail: str
 
 
+class Blank(NamedTuple):
+    """A line of white space: no record, but it counts when lines are numbered."""
+
+    task_line: int
+    offset: int
+
+
 class BadRecordError(Exception):
     """What the record at hand is refused for; `iter_examples` turns it into a BadRecord."""
 
@@ -58,8 +66,8 @@ def read_records(
     *,
     columns: Sequence[str] | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-) -> Iterator[RawRecord | BadRecord]:
-    """The records of a task in the file's order; blank lines are passed over.
+) -> Iterator[RawRecord | BadRecord | Blank]:
+    """The records of a task in the file's order.
 
     Args:
         columns: the Parquet columns that are needed; None for all.
@@ -81,9 +89,7 @@ def read_records(
         else:
             start, end = (0, None) if file.compression else (task.start, task.end)
             for line in iter_lines(stream, start, end, max_line_bytes):
-                record = _parse_line(line, file)
-                if record is not None:
-                    yield record
+                yield _parse_line(line, file)
 
 
 def name_place(file: SourceFile, offset: int, config: StorageConfig | None) -> str:
@@ -97,7 +103,7 @@ def name_place(file: SourceFile, offset: int, config: StorageConfig | None) -> s
         return f"{file.uri}:{line_number(stream, offset)}"
 
 
-def _parse_line(line: Line, file: SourceFile) -> RawRecord | BadRecord | None:
+def _parse_line(line: Line, file: SourceFile) -> RawRecord | BadRecord | Blank:
     data = line.data
     if data is None:
         return BadRecord(line.number, line.offset, "line_too_long", f"the line has {line.size} bytes")
@@ -105,7 +111,7 @@ def _parse_line(line: Line, file: SourceFile) -> RawRecord | BadRecord | None:
         data = data.removeprefix(codecs.BOM_UTF8)
         _refuse_array(data, file)
     if not data.strip():
-        return None
+        return Blank(line.number, line.offset)
     try:
         return RawRecord(line.number, line.offset, parse_object(data))
     except BadRecordError as bad:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,8 +78,8 @@ class _Entry(NamedTuple):
 def expand(path: str, root: Path, config: StorageConfig | None) -> Expansion:
     """Find the files that `path` names.
 
-    A file or key of exactly that name first; then a pattern (`*` and `?` inside one name, `**` across folders, `[...]`);
-    then a folder or prefix, which means every readable file below it.
+    A file or key of exactly that name first; then a pattern (`*` and `?` inside one name, `**` across folders,
+    `[...]`); then a folder or prefix, which means every readable file below it.
 
     Args:
         root: relative paths start here (the job file's folder).
@@ -122,7 +123,7 @@ def cut_tasks(
         else:
             count = max(1, round(file.size / task_bytes))
             edges = [file.size * index // count for index in range(count + 1)]
-            ranges = list(zip(edges[:-1], edges[1:], strict=True))
+            ranges = list(pairwise(edges))
         tasks.extend(Task(source, file, start, end) for start, end in ranges)
     return tasks
 

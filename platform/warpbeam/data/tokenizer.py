@@ -28,6 +28,10 @@ SPECIAL_TOKENS = (TEXT_END, TURN_START, TURN_END, PADDING)
 """Of a trained tokenizer; their ids are 0 to 3."""
 PAD_CANDIDATES = (PADDING, "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")
 """Entries that may serve as padding when a tokenizer names none."""
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Qwen2's word pattern: transformers puts it (and NFC) in place of any other for a Qwen model."""
 NO_LENGTH_LIMIT = 1 << 40
 
 CHATML_TEMPLATE = """\
@@ -122,11 +126,15 @@ def train_tokenizer(
         method: sft ends a turn, pretrain a text: which token is the end token.
         seq_len: becomes `model_max_length`.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
@@ -290,7 +298,8 @@ def _note_two_templates(folder: Path, where: str, notes: list[str]) -> None:
         return
     if isinstance(other, str) and other.strip() != own.read_text().strip():
         notes.append(
-            f"{where} has two different chat templates: chat_template.jinja is used, the one in tokenizer_config.json is not"
+            f"{where} has two different chat templates: chat_template.jinja is used, "
+            "the one in tokenizer_config.json is not"
         )
 
 

@@ -117,6 +117,6 @@ def _from_hub(uri: str, revision: str, with_code: bool) -> Path:
         raise InfraError(
             f"{uri} could not be fetched from the Hugging Face Hub",
             why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-            fix="check the network (HTTPS_PROXY, HF_ENDPOINT), or copy the model to a local folder or s3:// and name that",
+            fix="check the network (HTTPS_PROXY, HF_ENDPOINT), or copy the model to s3:// or a local folder",
             reason="hub_unreachable",
         ) from error
