@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     INDEX,
     SOURCES,
     Index,
     Seal,
     Sources,
+    TaskTotals,
     part_key,
     preparation_error,
     read_or_none,
@@ -31,9 +31,7 @@ from warpbeam.data.index import (
 from warpbeam.data.order import Ints
 from warpbeam.data.part import stride
 from warpbeam.data.part_cache import PartCache
-from warpbeam.data.records import name_place
 from warpbeam.errors import InfraError, UserError
-from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.store import ObjectStore
 
 PAD = "pad"
@@ -152,21 +150,23 @@ class Dataset:
         self._wait(poll, waiting, "preparation to end")
         return self.index
 
-    def records(self, sample_id: str) -> list[tuple[SourceFile, int]]:
-        """The records that a row was made of: the file, and where in it (see `Seal.records`)."""
+    def describe(self, sample_id: str) -> list[tuple[str, int]]:
+        """The records that a row was made of: file, and line (jsonl), row (parquet) or piece (txt) in it, from 1."""
         if sample_id == PAD:
             return []
         task, row = parse_sample_id(sample_id)
         seal = Seal.from_json(self.store.get(seal_key(self.prefix, task)))
-        return [(self.sources.file_of(task), place) for place in seal.records[row]]
+        file = self.sources.file_of(task)
+        before = sum(lines for _, _, lines in self._tasks_before(task))
+        return [(file.uri, before + line) for line in seal.records[row]]
 
-    def describe(self, sample_id: str, config: StorageConfig | None) -> list[str]:
-        """The same for people, as `file:line`; reads the sources to count lines.
-
-        Args:
-            config: how to reach sources on S3.
-        """
-        return [name_place(file, place, config) for file, place in self.records(sample_id)]
+    def _tasks_before(self, task: int) -> list[TaskTotals]:
+        """Of the same file: tasks are numbered in the order of their files and ranges."""
+        at = self.sources.tasks[task]
+        first = task
+        while first and self.sources.tasks[first - 1][:2] == at[:2]:
+            first -= 1
+        return list(self.index.tasks[first:task])
 
     def sample_ids(self, tasks: Ints, rows: Ints) -> list[str]:
         ids = zip(tasks.tolist(), rows.tolist(), strict=True)

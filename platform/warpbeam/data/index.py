@@ -12,11 +12,11 @@ Only a seal makes a part real. Readers take the schema version here and the one 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
 
+from warpbeam.data.examples import KEPT_PLACES, BadPlace, TaskStats
 from warpbeam.data.files import SourceFile
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.storage.store import ObjectMissing, ObjectStore
@@ -27,7 +27,7 @@ VERSION = 1
 SOURCES = "sources.json"
 INDEX = "index.json"
 FAILED = "failed.json"
-_FIRST_PLACES = 5
+_COUNTS = [field.name for field in fields(TaskStats) if field.name not in ("bad", "places")]
 
 
 def part_key(prefix: str, task: int) -> str:
@@ -38,35 +38,18 @@ def seal_key(prefix: str, task: int) -> str:
     return f"{prefix}/part-{task:06d}.json"
 
 
-@dataclass
-class Stats:
-    """What became of the records of one task, or of all of them."""
+def add_stats(total: TaskStats, part: TaskStats) -> None:
+    """Add one task's counts to a total, and keep the first places of bad records."""
+    for name in _COUNTS:
+        setattr(total, name, getattr(total, name) + getattr(part, name))
+    for reason, count in part.bad.items():
+        total.bad[reason] = total.bad.get(reason, 0) + count
+    total.places = (total.places + part.places)[:KEPT_PLACES]
 
-    records: int = 0
-    bad: Counter[str] = field(default_factory=Counter)
-    """Records that could not be used, by reason."""
-    first_bad: list[str] = field(default_factory=list)
-    """The first of them, as `file:line: reason: detail`."""
-    truncated: int = 0
-    split: int = 0
-    dropped: int = 0
-    examples: int = 0
-    tokens: int = 0
-    """Without padding."""
-    loss_tokens: int = 0
 
-    def add(self, other: Stats) -> None:
-        for name in ("records", "truncated", "split", "dropped", "examples", "tokens", "loss_tokens"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bad.update(other.bad)
-        self.first_bad = (self.first_bad + other.first_bad)[:_FIRST_PLACES]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"bad": dict(self.bad)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Stats:
-        return cls(**{**value, "bad": Counter(value["bad"])})
+def _stats_from(value: Mapping[str, Any]) -> TaskStats:
+    places = [BadPlace(SourceFile(**file), *rest) for file, *rest in value["places"]]
+    return TaskStats(**{**value, "places": places})
 
 
 @dataclass(frozen=True)
@@ -78,8 +61,7 @@ class Source:
     files: tuple[SourceFile, ...]
 
 
-@dataclass(frozen=True)
-class TaskRange:
+class TaskRange(NamedTuple):
     """The fixed piece of input that one part is made of."""
 
     source: int
@@ -103,9 +85,8 @@ class Sources:
         return self.sources[at.source].files[at.file]
 
     def to_json(self) -> bytes:
-        tasks = [[t.source, t.file, t.start, t.end] for t in self.tasks]
         body = {"fingerprint": self.fingerprint, "seq_len": self.seq_len}
-        return _dump("sources", body | {"sources": [asdict(s) for s in self.sources], "tasks": tasks})
+        return _dump("sources", body | {"sources": [asdict(s) for s in self.sources], "tasks": self.tasks})
 
     @classmethod
     def from_json(cls, data: bytes) -> Sources:
@@ -125,23 +106,36 @@ class Seal:
     loss_tokens: tuple[int, ...]
     """Of each row."""
     records: tuple[tuple[int, ...], ...]
-    """Of each row, where in the task's file its examples came from: byte offsets (jsonl, txt) or row numbers from 0."""
-    stats: Stats
+    """Of each row, the lines (rows, pieces) of its records within the task, from 1."""
+    stats: TaskStats
 
     @property
     def rows(self) -> int:
         return len(self.loss_tokens)
 
+    @property
+    def totals(self) -> TaskTotals:
+        return TaskTotals(self.rows, sum(self.loss_tokens), self.stats.lines)
+
     def to_json(self) -> bytes:
         body = {"task": self.task, "rows": self.rows, "sha256": self.sha256, "loss_tokens": self.loss_tokens}
-        return _dump("seal", body | {"records": self.records, "stats": self.stats.to_dict()})
+        return _dump("seal", body | {"records": self.records, "stats": asdict(self.stats)})
 
     @classmethod
     def from_json(cls, data: bytes) -> Seal:
         value = _load("seal", data)
         records = tuple(map(tuple, value["records"]))
-        stats = Stats.from_dict(value["stats"])
+        stats = _stats_from(value["stats"])
         return cls(value["task"], value["sha256"], tuple(value["loss_tokens"]), records, stats)
+
+
+class TaskTotals(NamedTuple):
+    """One task in `index.json`."""
+
+    rows: int
+    loss_tokens: int
+    lines: int
+    """Of the task's file, so that a line's number in the file is known without reading it."""
 
 
 @dataclass(frozen=True)
@@ -150,31 +144,33 @@ class Index:
 
     fingerprint: str
     seq_len: int
-    rows: tuple[int, ...]
-    """Of each task."""
-    loss_tokens: tuple[int, ...]
-    """Of each task."""
-    stats: Stats
+    tasks: tuple[TaskTotals, ...]
+    stats: TaskStats
+
+    @property
+    def rows(self) -> list[int]:
+        """Of each task."""
+        return [task.rows for task in self.tasks]
 
     @property
     def total_rows(self) -> int:
         return sum(self.rows)
 
+    @property
+    def total_loss_tokens(self) -> int:
+        return sum(task.loss_tokens for task in self.tasks)
+
     def to_json(self, tasks: Sequence[TaskRange]) -> bytes:
-        listed = [
-            {"source": t.source, "rows": rows, "loss_tokens": loss}
-            for t, rows, loss in zip(tasks, self.rows, self.loss_tokens, strict=True)
-        ]
-        totals = {"rows": self.total_rows, "tokens": self.stats.tokens, "loss_tokens": self.stats.loss_tokens}
+        listed = [{"source": at.source, **totals._asdict()} for at, totals in zip(tasks, self.tasks, strict=True)]
+        totals = {"rows": self.total_rows, "tokens": self.stats.tokens, "loss_tokens": self.total_loss_tokens}
         body = {"fingerprint": self.fingerprint, "seq_len": self.seq_len, "totals": totals}
-        return _dump("index", body | {"tasks": listed, "stats": self.stats.to_dict()})
+        return _dump("index", body | {"tasks": listed, "stats": asdict(self.stats)})
 
     @classmethod
     def from_json(cls, data: bytes) -> Index:
         value = _load("index", data)
-        rows = tuple(t["rows"] for t in value["tasks"])
-        loss_tokens = tuple(t["loss_tokens"] for t in value["tasks"])
-        return cls(value["fingerprint"], value["seq_len"], rows, loss_tokens, Stats.from_dict(value["stats"]))
+        tasks = tuple(TaskTotals(task["rows"], task["loss_tokens"], task["lines"]) for task in value["tasks"])
+        return cls(value["fingerprint"], value["seq_len"], tasks, _stats_from(value["stats"]))
 
 
 def read_or_none(store: ObjectStore, key: str) -> bytes | None:

@@ -36,9 +36,7 @@ class PartData:
 
     data: bytes
     loss_tokens: list[int]
-    """Loss tokens of each row."""
-    tokens: int
-    """Tokens without padding."""
+    """Of each row."""
 
 
 def encode_part(
@@ -66,7 +64,7 @@ def encode_part(
     block[:, : 4 * seq_len] = tokens.view(np.uint8)
     block[:, 4 * seq_len :] = flags
     loss_tokens = (flags & TARGET).sum(axis=1, dtype=np.int64).tolist()
-    return PartData(block.tobytes(), loss_tokens, int(np.count_nonzero((flags & PADDING) == 0)))
+    return PartData(block.tobytes(), loss_tokens)
 
 
 @dataclass(frozen=True)

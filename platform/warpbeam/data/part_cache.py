@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ from warpbeam.storage.store import ObjectStore
 DEFAULT_LIMIT_BYTES = 4 << 30
 _LOCKS = 64
 _MAPPED_PARTS = 64
+_ARRIVES_WITHIN_S = 3600
+"""A half-written file older than this was left by a process that was killed."""
 
 
 class PartCache:
@@ -102,8 +105,10 @@ class PartCache:
             files = []
             for entry in os.scandir(self._folder):
                 with contextlib.suppress(FileNotFoundError):  # another process's download was renamed meanwhile
-                    if not entry.name.endswith(".lock"):
-                        files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+                    stat = entry.stat()
+                    arriving = not entry.name.endswith(".bin") and time.time() - stat.st_mtime < _ARRIVES_WITHIN_S
+                    if not arriving and not entry.name.endswith(".lock"):
+                        files.append((stat.st_mtime, stat.st_size, entry.path))
             held = sum(size for _, size, _ in files)
             for _, size, path in sorted(files):
                 if held <= self._limit_bytes:

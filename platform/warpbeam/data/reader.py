@@ -239,7 +239,7 @@ class EvalReader:
 
     def _produce(self, pause: Callable[[float], None]) -> Iterator[MicroBatch]:
         total, width = self._index.total_rows, self._world * self._micro_batch
-        loss_tokens = sum(self._index.loss_tokens)
+        loss_tokens = self._index.total_loss_tokens
         for step in range(len(self)):
             first = step * width
             share = Share(min(width, total - first), self._rank, self._world, self._micro_batch, 1)

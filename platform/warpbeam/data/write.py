@@ -8,8 +8,21 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from warpbeam.data.examples import TaskStats
 from warpbeam.data.files import SourceFile
-from warpbeam.data.index import INDEX, SOURCES, Index, Seal, Source, Sources, Stats, TaskRange, part_key, seal_key
+from warpbeam.data.index import (
+    INDEX,
+    SOURCES,
+    Index,
+    Seal,
+    Source,
+    Sources,
+    TaskRange,
+    TaskTotals,
+    add_stats,
+    part_key,
+    seal_key,
+)
 from warpbeam.data.pack import pack
 from warpbeam.data.part import encode_part
 from warpbeam.storage.store import ObjectStore
@@ -27,7 +40,7 @@ def write_part(
     *,
     seq_len: int,
     packing: bool,
-    stats: Stats,
+    stats: TaskStats,
 ) -> Seal:
     """Pack one task's examples, store the part, then seal it.
 
@@ -35,32 +48,32 @@ def write_part(
     is the one that counts.
 
     Args:
-        records: where each example's record is in the task's file (see `Seal.records`).
-        stats: counts of the records; those of examples and tokens are set here.
+        records: the line (row, piece) of each example's record within the task, from 1.
+        stats: what became of the task's records.
     """
     rows = pack([len(ids) for ids, _ in examples], seq_len, packing=packing)
     part = encode_part(examples, rows, seq_len)
-    stats.examples, stats.tokens, stats.loss_tokens = len(examples), part.tokens, sum(part.loss_tokens)
-    places = tuple(tuple(records[i] for i in row) for row in rows)
-    seal = Seal(task, hashlib.sha256(part.data).hexdigest(), tuple(part.loss_tokens), places, stats)
+    lines = tuple(tuple(records[i] for i in row) for row in rows)
+    seal = Seal(task, hashlib.sha256(part.data).hexdigest(), tuple(part.loss_tokens), lines, stats)
     store.put(part_key(prefix, task), part.data)
     if not store.put_if_absent(seal_key(prefix, task), seal.to_json()):
         seal = Seal.from_json(store.get(seal_key(prefix, task)))
     return seal
 
 
-def write_index(store: ObjectStore, prefix: str, sources: Sources, seals: Iterable[tuple[int, int, Stats]]) -> Index:
+def write_index(
+    store: ObjectStore, prefix: str, sources: Sources, tasks: Iterable[tuple[TaskTotals, TaskStats]]
+) -> Index:
     """Close a data set whose tasks are all sealed.
 
     Args:
-        seals: (rows, loss tokens, statistics) of each task, in the tasks' order.
+        tasks: of each task, in their order.
     """
-    rows, loss_tokens, total = [], [], Stats()
-    for task_rows, task_loss_tokens, stats in seals:
-        rows.append(task_rows)
-        loss_tokens.append(task_loss_tokens)
-        total.add(stats)
-    index = Index(sources.fingerprint, sources.seq_len, tuple(rows), tuple(loss_tokens), total)
+    totals, stats = [], TaskStats()
+    for task_totals, task_stats in tasks:
+        totals.append(task_totals)
+        add_stats(stats, task_stats)
+    index = Index(sources.fingerprint, sources.seq_len, tuple(totals), stats)
     store.put(f"{prefix}/{INDEX}", index.to_json(sources.tasks))
     return index
 
@@ -89,8 +102,10 @@ def write_dataset(
     store.put(f"{prefix}/{SOURCES}", sources.to_json())
     done = []
     for task, examples in enumerate(tasks):
-        stats = Stats(records=len(examples))
-        places = range(len(examples))
-        seal = write_part(store, prefix, task, examples, places, seq_len=seq_len, packing=packing, stats=stats)
-        done.append((seal.rows, sum(seal.loss_tokens), seal.stats))
+        tokens, loss_tokens = sum(len(ids) for ids, _ in examples), sum(int(loss[1:].sum()) for _, loss in examples)
+        count = len(examples)
+        stats = TaskStats(lines=count, records=count, examples=count, tokens=tokens, loss_tokens=loss_tokens)
+        lines = range(1, count + 1)
+        seal = write_part(store, prefix, task, examples, lines, seq_len=seq_len, packing=packing, stats=stats)
+        done.append((seal.totals, seal.stats))
     return write_index(store, prefix, sources, done)

@@ -5,20 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from warpbeam.data.dataset import Waiting, open_dataset, parse_sample_id
-from warpbeam.data.files import SourceFile, local_stamp
+from warpbeam.data.examples import TaskStats
+from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     INDEX,
     SOURCES,
     Source,
     Sources,
-    Stats,
     TaskRange,
     mark_failed,
     part_key,
     seal_key,
 )
 from warpbeam.data.part_cache import PartCache
-from warpbeam.data.write import write_part
+from warpbeam.data.write import write_index, write_part
 from warpbeam.errors import InfraError, UserError
 from warpbeam.storage.local import LocalStore
 
@@ -33,7 +33,7 @@ def test_counts_of_a_complete_data_set(tmp_path: Path) -> None:
     assert data.index.stats.records == 14
     for task in range(3):
         assert data.info(task).rows == data.index.rows[task]
-        assert int(data.info(task).loss_tokens.sum()) == data.index.loss_tokens[task]
+        assert int(data.info(task).loss_tokens.sum()) == data.index.tasks[task].loss_tokens
 
 
 def test_total_steps_round_up_and_may_be_part_of_an_epoch(tmp_path: Path) -> None:
@@ -117,22 +117,23 @@ def test_rows_are_read_and_counted_in_any_order(tmp_path: Path) -> None:
 
 
 def test_a_row_names_its_records_by_file_and_line(tmp_path: Path) -> None:
-    source = tmp_path / "a.jsonl"
-    lines = ['{"text": "one"}\n', "\n", '{"text": "two"}\n', '{"text": "three"}\n']
-    source.write_text("".join(lines))
-    stat = source.stat()
-    file = SourceFile(str(source), stat.st_size, local_stamp(stat), None, "jsonl")
+    """Lines are counted within a task; the index says how many came before in the same file."""
+    files = tuple(SourceFile(f"/data/{name}.jsonl", 100, "", None, "jsonl") for name in "ab")
+    tasks = (TaskRange(0, 0, 0, 100), TaskRange(0, 1, 0, 50), TaskRange(0, 1, 50, 100))
+    sources = Sources("f", 8, (Source("*.jsonl", "text", files),), tasks)
     store = LocalStore(tmp_path / "store")
-    sources = Sources("f", 8, (Source("a.jsonl", "text", (file,)),), (TaskRange(0, 0, 0, stat.st_size),))
     store.put(f"{PREFIX}/{SOURCES}", sources.to_json())
-    offsets = [0, len(lines[0]) + 1, len(lines[0]) + 1 + len(lines[2])]
     examples = [(np.full(n, 7), np.ones(n, np.bool_)) for n in (6, 2, 8)]
-    write_part(store, PREFIX, 0, examples, offsets, seq_len=8, packing=True, stats=Stats())
+    seals = [
+        write_part(store, PREFIX, t, examples, [1, 3, 4], seq_len=8, packing=True, stats=TaskStats(lines=10 + t))
+        for t in range(3)
+    ]
+    write_index(store, PREFIX, sources, [(seal.totals, seal.stats) for seal in seals])
     data = open_dataset(store, PREFIX)
-    assert data.describe("s0/000000:0", None) == [f"{source}:1", f"{source}:3"]
-    assert data.describe("s0/000000:1", None) == [f"{source}:4"]
-    assert data.records("s0/000000:1") == [(file, offsets[2])]
-    assert data.describe("pad", None) == []
+    assert data.describe("s0/000000:0") == [("/data/a.jsonl", 1), ("/data/a.jsonl", 3)]
+    assert data.describe("s0/000001:1") == [("/data/b.jsonl", 4)]
+    assert data.describe("s0/000002:1") == [("/data/b.jsonl", 11 + 4)]
+    assert data.describe("pad") == []
 
 
 def test_sample_ids_are_checked() -> None:
@@ -145,6 +146,6 @@ def test_sample_ids_are_checked() -> None:
 def test_a_part_that_somebody_else_sealed_first_stays(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     first = [(np.array([1, 2, 3]), np.ones(3, np.bool_))]
-    seal = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=Stats(records=1))
-    again = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=Stats(records=1))
+    seal = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=TaskStats(records=1))
+    again = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=TaskStats(records=1))
     assert again == seal

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from warpbeam.data.examples import BadPlace, TaskStats
 from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     Index,
     Seal,
     Source,
     Sources,
-    Stats,
     TaskRange,
+    TaskTotals,
+    add_stats,
     mark_failed,
     part_key,
     preparation_error,
@@ -21,9 +22,8 @@ from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.storage.local import LocalStore
 
 FILE = SourceFile("s3://b/a.jsonl.gz", 100, "e1", "gz", "jsonl")
-STATS = Stats(
-    records=7, bad=Counter(broken_json=2), first_bad=["a.jsonl:3: broken_json"], examples=5, tokens=90
-)
+PLACE = BadPlace(FILE, 40, "broken_json", "no end")
+STATS = TaskStats(lines=9, records=7, bad={"broken_json": 2}, places=[PLACE], examples=5, tokens=90)
 
 
 def test_keys() -> None:
@@ -40,20 +40,22 @@ def test_files_read_back_as_written() -> None:
     seal = Seal(3, "00ff", (10, 0), ((0, 1), (2,)), STATS)
     assert Seal.from_json(seal.to_json()) == seal
     assert seal.rows == 2
-    index = Index("abc", 2048, (2, 0), (10, 0), STATS)
+    assert seal.totals == TaskTotals(rows=2, loss_tokens=10, lines=9)
+    index = Index("abc", 2048, (seal.totals, TaskTotals(0, 0, 3)), STATS)
     assert Index.from_json(index.to_json(tasks)) == index
 
 
 def test_statistics_add_up() -> None:
-    total = Stats(bad=Counter(broken_json=1), first_bad=["x:1: r: d"] * 4)
-    total.add(STATS)
-    total.add(STATS)
-    assert (total.records, total.bad["broken_json"], total.tokens) == (14, 5, 180)
-    assert len(total.first_bad) == 5
+    total = TaskStats(bad={"wrong_type": 1}, places=[PLACE] * 4)
+    add_stats(total, STATS)
+    add_stats(total, STATS)
+    assert (total.lines, total.records, total.tokens) == (18, 14, 180)
+    assert total.bad == {"wrong_type": 1, "broken_json": 4}
+    assert len(total.places) == 5
 
 
 def test_a_newer_schema_and_another_file_are_refused() -> None:
-    data = Seal(0, "", (), (), Stats()).to_json()
+    data = Seal(0, "", (), (), TaskStats()).to_json()
     with pytest.raises(PlatformError, match="written by a newer warpbeam"):
         Seal.from_json(data.replace(b"/v1", b"/v2"))
     with pytest.raises(PlatformError, match="not a index file"):

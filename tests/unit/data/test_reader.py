@@ -125,11 +125,11 @@ def test_evaluation_reads_all_rows_in_order_with_equal_totals_at_any_world(tmp_p
             lasts += sum(b["last"] for b in got)
             counted += sum(int((b["labels"] != -100).sum()) for b in got)
             batches.append(got)
-            assert {b["global_loss_tokens"] for b in got} == {sum(data.index.loss_tokens)}
+            assert {b["global_loss_tokens"] for b in got} == {data.index.total_loss_tokens}
         ids = [i for step in zip(*batches, strict=True) for b in step for i in b["sample_ids"] if i != "pad"]
         assert len(sizes) == 1
         assert lasts == world
-        assert counted == sum(data.index.loss_tokens)
+        assert counted == data.index.total_loss_tokens
         assert ids == [f"s0/{task:06d}:{row}" for task, rows in enumerate(data.index.rows) for row in range(rows)]
 
 
