@@ -10,10 +10,10 @@ import json
 import secrets
 from pathlib import Path
 
-from warpbeam.errors import InfraError
+from warpbeam.errors import InfraError, PlatformError
 from warpbeam.storage.config import StorageConfig, local_path
 from warpbeam.storage.connect import open_store
-from warpbeam.storage.store import ObjectStore, StoreSetupError
+from warpbeam.storage.store import ObjectMissing, ObjectStore, StoreSetupError
 
 PROBE_KEY = "probe/create-if-absent.json"
 """Stays in the store (a few bytes): rights to delete are not needed to check the rest."""
@@ -26,8 +26,8 @@ def check_store(config: StorageConfig) -> None:
 
     Raises:
         StoreSetupError: no_credentials, credentials_rejected, access_denied, bucket_missing, store_unreachable,
-            store_tls, wrong_region, no_conditional_put, store_refused, bad_storage (its `reason`).
-        PlatformError, InfraError: a local folder without permission, a full disk, a server that cannot start.
+            store_tls, wrong_region, no_conditional_put, store_refused, no_permission, bad_storage (its `reason`).
+        PlatformError, InfraError: a full disk, a store that fails, an embedded server that cannot start.
     """
     if config.kind == "local":
         _check_folder(local_path(config.uri))
@@ -39,8 +39,15 @@ def check_store(config: StorageConfig) -> None:
         store = S3Store(config, PROBE_SETTINGS)
     try:
         _check_create_if_absent(store)
-    except InfraError as error:
-        if error.reason != "store_unreachable":
+    except ObjectMissing as error:
+        raise StoreSetupError(
+            f"the store {store.uri} does not keep what it is given",
+            why="it accepted an object and did not have it a moment later",
+            fix="check that endpoint_url in the pool's `storage:` is an S3 server's address",
+            reason="store_refused",
+        ) from error
+    except (InfraError, PlatformError) as error:
+        if error.reason not in ("store_unreachable", "no_permission"):
             raise
         # nothing was spent yet, and whoever wrote the address can mend it: bad input, not a broken machine
         raise StoreSetupError(error.what, why=error.why, fix=error.fix, reason=error.reason) from error

@@ -211,6 +211,8 @@ def _link(temp: Path, path: Path) -> bool:
     try:
         os.link(temp, path)
     except FileExistsError:
+        if path.is_dir():
+            raise
         # NFS repeats a request whose answer was lost: two names mean that the first one made ours.
         return temp.stat().st_nlink == 2
     except OSError as error:

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from warpbeam.errors import PlatformError, UserError
+from warpbeam.storage import ObjectStore, StorageConfig, StoreSetupError, open_store
+from warpbeam.storage.check import check_store
+from warpbeam.storage.disk import TEMP_PREFIX
+from warpbeam.storage.local import LocalStore
+
+from tests.unit.storage.contract import StoreContract
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(StorageConfig(uri=(tmp_path / "store").as_uri(), kind="local"))
+
+
+class TestLocalStore(StoreContract):
+    pass
+
+
+def test_half_written_files_are_never_seen(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("runs/a/log/0", b"1")
+    (tmp_path / "runs/a/log" / f"{TEMP_PREFIX}0123").write_bytes(b"half")
+    (tmp_path / "runs" / f"{TEMP_PREFIX}dir").mkdir()
+    assert [info.key for info in store.list("")] == ["runs/a/log/0"]
+    assert store.list_dirs("runs") == ["a"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with pytest.raises(TypeError):
+        store.put("x", "text is not bytes")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_cannot_be_another_keys_folder(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a", b"1")
+    store.put("b/c", b"1")
+    for key in ("a/b", "b"):
+        for write in (store.put, store.put_if_absent):
+            with pytest.raises(UserError) as caught:
+                write(key, b"2")
+            assert caught.value.reason == "bad_key"
+    assert store.get("a") == b"1"
+
+
+def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(PlatformError, match="no hard links") as caught:
+        LocalStore(tmp_path).put_if_absent("x", b"1")
+    assert caught.value.reason == "no_conditional_put"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_repeated_link_request_that_won_is_a_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.link
+
+    def link_twice(source: Path, target: Path) -> None:
+        real(source, target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    assert LocalStore(tmp_path).put_if_absent("x", b"1") is True
+
+
+def test_check_passes_on_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
+    config = StorageConfig(uri=(tmp_path / "new").as_uri(), kind="local")
+    check_store(config)
+    check_store(config)
+
+
+def test_check_names_a_file_in_the_folders_place(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreSetupError, match="not a folder") as caught:
+        check_store(StorageConfig(uri=(tmp_path / "file" / "store").as_uri(), kind="local"))
+    assert caught.value.exit_code == 2
