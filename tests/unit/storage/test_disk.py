@@ -13,9 +13,8 @@ from warpbeam.storage.disk import disk_errors, replace_file, replacing
 def test_a_full_disk_is_named() -> None:
     # /dev/full answers every write with the real ENOSPC
     path = Path("/dev/full")
-    with pytest.raises(InfraError, match="disk full: /dev/full") as caught, disk_errors(path), path.open("wb") as file:
-        file.write(b"x")
-        file.flush()
+    with pytest.raises(InfraError, match="disk full: /dev/full") as caught, disk_errors(path):
+        path.write_bytes(b"x")
     assert caught.value.reason == "disk_full"
     assert "MiB free" in caught.value.why
     assert pickle.loads(pickle.dumps(caught.value)).reason == "disk_full"
@@ -31,9 +30,14 @@ def test_other_errors_name_the_path(tmp_path: Path) -> None:
 def test_replacing_keeps_the_old_file_when_the_block_fails(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError), replacing(path) as temp:
-        temp.write_bytes(b"half")
-        raise RuntimeError
+
+    def fail_half_way() -> None:
+        with replacing(path) as temp:
+            temp.write_bytes(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]
 

@@ -88,8 +88,7 @@ def test_other_keys_are_not_log_keys(key: str) -> None:
 def test_a_name_that_is_accepted_is_one_harmless_segment(name: str) -> None:
     try:
         layout.check_name(name)
-    except UserError as error:
-        assert error.reason == "bad_name"
+    except UserError:
         return
     assert layout.run_prefix("t", name) == check_key(f"teams/t/runs/{name}")
     assert "/" not in name

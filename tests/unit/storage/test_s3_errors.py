@@ -61,13 +61,9 @@ def test_setup_errors_belong_to_the_platform_and_are_bad_input_for_a_script() ->
 
 
 def test_the_cause_inside_boto3s_transfer_error_is_found() -> None:
-    try:
-        try:
-            raise _answer("NoSuchBucket", 404)
-        except ClientError:
-            raise S3UploadFailedError("Failed to upload") from None
-    except S3UploadFailedError as error:
-        assert translate(error, uri="s3://b/k").reason == "bucket_missing"
+    failed = S3UploadFailedError("Failed to upload")
+    failed.__context__ = _answer("NoSuchBucket", 404)
+    assert translate(failed, uri="s3://b/k").reason == "bucket_missing"
 
 
 def test_a_key_id_that_the_server_echoes_is_not_printed() -> None:
