@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpbeam.checkpoint.log import Entry, RunLog, live_commits
-from warpbeam.checkpoint.manifest import CheckpointBroken, FileEntry, Manifest, PieceEntry
+from warpbeam.checkpoint.manifest import CheckpointBroken, FileEntry, Manifest, PieceEntry, TensorEntry
 from warpbeam.checkpoint.node_cache import fetch_once
-from warpbeam.checkpoint.pieces import Piece, Range, overlaps
+from warpbeam.checkpoint.pieces import Piece, Range, as_range, overlaps, whole
 from warpbeam.checkpoint.safetensors_file import DTYPE_BYTES, torch_dtype
 from warpbeam.errors import UserError
 from warpbeam.storage.store import ObjectMissing
@@ -106,6 +106,14 @@ class CheckpointReader:
                 f"checkpoint of step {self.step}: {piece.numel - filled} elements of {piece} are in no stored piece"
             )
         return out.view(piece.local_shape)
+
+    def in_order(self, tensor: TensorEntry) -> list[Piece]:
+        """The tensor as consecutive pieces that are each one stored piece, for streaming; else as one whole."""
+        stored = [piece for piece, _ in self._stored.get((tensor.kind, tensor.name), []) if piece.numel]
+        places = {piece: as_range(piece) for piece in stored}
+        if None in places.values():
+            return [whole(tensor.name, tensor.kind, tensor.shape)]
+        return sorted(stored, key=lambda piece: places[piece] or Range(0, 0))
 
     def rng(self, rank: int) -> dict[str, torch.Tensor] | None:
         """The random states that this rank had; None when there was no such rank."""
