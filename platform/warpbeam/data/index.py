@@ -77,6 +77,8 @@ class Sources:
 
     fingerprint: str
     seq_len: int
+    tokenizer: str | None
+    """Prefix of the tokenizer's files in the same store; None where the data set was made from arrays."""
     sources: tuple[Source, ...]
     tasks: tuple[TaskRange, ...]
 
@@ -85,7 +87,7 @@ class Sources:
         return self.sources[at.source].files[at.file]
 
     def to_json(self) -> bytes:
-        body = {"fingerprint": self.fingerprint, "seq_len": self.seq_len}
+        body = {"fingerprint": self.fingerprint, "seq_len": self.seq_len, "tokenizer": self.tokenizer}
         return _dump("sources", body | {"sources": [asdict(s) for s in self.sources], "tasks": self.tasks})
 
     @classmethod
@@ -94,7 +96,8 @@ class Sources:
         sources = tuple(
             Source(s["path"], s["format"], tuple(SourceFile(**file) for file in s["files"])) for s in value["sources"]
         )
-        return cls(value["fingerprint"], value["seq_len"], sources, tuple(TaskRange(*t) for t in value["tasks"]))
+        tasks = tuple(TaskRange(*task) for task in value["tasks"])
+        return cls(value["fingerprint"], value["seq_len"], value["tokenizer"], sources, tasks)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,23 @@
-"""Writes parts and their seals: the last step of preparation, and a data set made by hand for tests and benchmarks."""
+"""Writes parts, their seals and the index: the end of preparation, or a data set by hand for tests and benchmarks.
+
+A part is built in a file, packed in stretches of a fixed number of tokens, so that a task that cannot be cut (a large
+compressed file, a large row group) takes bounded memory too.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpbeam.data.examples import TaskStats
+from warpbeam.data.examples import Example, TaskStats
 from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     INDEX,
@@ -25,40 +34,71 @@ from warpbeam.data.index import (
 )
 from warpbeam.data.pack import pack
 from warpbeam.data.part import encode_part
+from warpbeam.storage.disk import disk_errors
 from warpbeam.storage.store import ObjectStore
 
-Example = tuple[NDArray[np.integer], NDArray[np.bool_]]
-"""Token ids, and which of them carry loss."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STRETCH_TOKENS = 8 << 20
+"""Tokens packed together. Part of what a data set is: another number makes other rows."""
 
 
-def write_part(
-    store: ObjectStore,
-    prefix: str,
-    task: int,
-    examples: Sequence[Example],
-    records: Sequence[int],
-    *,
-    seq_len: int,
-    packing: bool,
-    stats: TaskStats,
-) -> Seal:
-    """Pack one task's examples, store the part, then seal it.
+@dataclass
+class BuiltPart:
+    """What a seal will say of a part's rows."""
+
+    sha256: str = ""
+    loss_tokens: list[int] = field(default_factory=list)
+    records: list[tuple[int, ...]] = field(default_factory=list)
+
+
+def build_part(examples: Iterable[Example], file: BinaryIO, *, seq_len: int, packing: bool) -> BuiltPart:
+    """Pack one task's examples and write its rows to a file."""
+    built, digest = BuiltPart(), hashlib.sha256()
+
+    def flush(stretch: list[Example]) -> None:
+        rows = pack([len(example.ids) for example in stretch], seq_len, packing=packing)
+        part = encode_part([(example.ids, example.loss) for example in stretch], rows, seq_len)
+        built.loss_tokens += part.loss_tokens
+        built.records += [tuple(stretch[i].task_line for i in row) for row in rows]
+        digest.update(part.data)
+        file.write(part.data)
+
+    stretch: list[Example] = []
+    tokens = 0
+    for example in examples:
+        stretch.append(example)
+        tokens += len(example.ids)
+        if tokens >= STRETCH_TOKENS:
+            flush(stretch)
+            stretch, tokens = [], 0
+    flush(stretch)
+    file.flush()
+    built.sha256 = digest.hexdigest()
+    return built
+
+
+def store_part(store: ObjectStore, prefix: str, task: int, path: Path, built: BuiltPart, stats: TaskStats) -> Seal:
+    """Store a part, then seal it.
 
     Killed between the two, the part is written again with the same bytes. Sealed by somebody else meanwhile, that seal
     is the one that counts.
-
-    Args:
-        records: the line (row, piece) of each example's record within the task, from 1.
-        stats: what became of the task's records.
     """
-    rows = pack([len(ids) for ids, _ in examples], seq_len, packing=packing)
-    part = encode_part(examples, rows, seq_len)
-    lines = tuple(tuple(records[i] for i in row) for row in rows)
-    seal = Seal(task, hashlib.sha256(part.data).hexdigest(), tuple(part.loss_tokens), lines, stats)
-    store.put(part_key(prefix, task), part.data)
+    seal = Seal(task, built.sha256, tuple(built.loss_tokens), tuple(built.records), stats)
+    store.upload(path, part_key(prefix, task))
     if not store.put_if_absent(seal_key(prefix, task), seal.to_json()):
         seal = Seal.from_json(store.get(seal_key(prefix, task)))
     return seal
+
+
+@contextmanager
+def part_file() -> Iterator[tuple[BinaryIO, Path]]:
+    """A file to build a part in; a full disk is said in words."""
+    with tempfile.TemporaryDirectory(prefix="warpbeam-part-") as folder:
+        path = Path(folder) / "part.bin"
+        with disk_errors(path), path.open("wb") as file:
+            yield file, path
 
 
 def write_index(
@@ -81,7 +121,7 @@ def write_index(
 def write_dataset(
     store: ObjectStore,
     prefix: str,
-    tasks: Sequence[Sequence[Example]],
+    tasks: Sequence[Sequence[tuple[NDArray[np.integer], NDArray[np.bool_]]]],
     *,
     seq_len: int,
     packing: bool = True,
@@ -90,6 +130,7 @@ def write_dataset(
     """A data set from arrays, without a tokenizer or Ray: one part for each list of examples.
 
     Args:
+        tasks: (token ids, which of them carry loss) of each example of each task.
         task_sources: the source of each task; all of them source 0 when absent.
     """
     of_task = list(task_sources) if task_sources is not None else [0] * len(tasks)
@@ -98,14 +139,16 @@ def write_dataset(
         for name in (f"arrays-{source}" for source in range(max(of_task, default=0) + 1))
     )
     ranges = tuple(TaskRange(source, 0, task, task + 1) for task, source in enumerate(of_task))
-    sources = Sources("arrays", seq_len, named, ranges)
+    sources = Sources("arrays", seq_len, None, named, ranges)
     store.put(f"{prefix}/{SOURCES}", sources.to_json())
     done = []
-    for task, examples in enumerate(tasks):
-        tokens, loss_tokens = sum(len(ids) for ids, _ in examples), sum(int(loss[1:].sum()) for _, loss in examples)
-        count = len(examples)
-        stats = TaskStats(lines=count, records=count, examples=count, tokens=tokens, loss_tokens=loss_tokens)
-        lines = range(1, count + 1)
-        seal = write_part(store, prefix, task, examples, lines, seq_len=seq_len, packing=packing, stats=stats)
+    for task, arrays in enumerate(tasks):
+        examples = [Example(ids, loss, line) for line, (ids, loss) in enumerate(arrays, 1)]  # type: ignore[arg-type]
+        stats = TaskStats(lines=len(examples), records=len(examples), examples=len(examples))
+        stats.tokens = sum(len(example.ids) for example in examples)
+        stats.loss_tokens = sum(int(example.loss[1:].sum()) for example in examples)
+        with part_file() as (file, path):
+            built = build_part(examples, file, seq_len=seq_len, packing=packing)
+            seal = store_part(store, prefix, task, path, built, stats)
         done.append((seal.totals, seal.stats))
     return write_index(store, prefix, sources, done)

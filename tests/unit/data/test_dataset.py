@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from warpbeam.data.dataset import Waiting, open_dataset, parse_sample_id
-from warpbeam.data.examples import TaskStats
+from warpbeam.data.examples import Example, TaskStats
 from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     INDEX,
     SOURCES,
+    Seal,
     Source,
     Sources,
     TaskRange,
@@ -18,7 +20,7 @@ from warpbeam.data.index import (
     seal_key,
 )
 from warpbeam.data.part_cache import PartCache
-from warpbeam.data.write import write_index, write_part
+from warpbeam.data.write import build_part, part_file, store_part, write_index
 from warpbeam.errors import InfraError, UserError
 from warpbeam.storage.local import LocalStore
 
@@ -120,14 +122,12 @@ def test_a_row_names_its_records_by_file_and_line(tmp_path: Path) -> None:
     """Lines are counted within a task; the index says how many came before in the same file."""
     files = tuple(SourceFile(f"/data/{name}.jsonl", 100, "", None, "jsonl") for name in "ab")
     tasks = (TaskRange(0, 0, 0, 100), TaskRange(0, 1, 0, 50), TaskRange(0, 1, 50, 100))
-    sources = Sources("f", 8, (Source("*.jsonl", "text", files),), tasks)
+    sources = Sources("f", 8, None, (Source("*.jsonl", "text", files),), tasks)
     store = LocalStore(tmp_path / "store")
     store.put(f"{PREFIX}/{SOURCES}", sources.to_json())
-    examples = [(np.full(n, 7), np.ones(n, np.bool_)) for n in (6, 2, 8)]
-    seals = [
-        write_part(store, PREFIX, t, examples, [1, 3, 4], seq_len=8, packing=True, stats=TaskStats(lines=10 + t))
-        for t in range(3)
-    ]
+    lines = {6: 1, 2: 3, 8: 4}
+    examples = [Example(np.full(n, 7, np.int32), np.ones(n, np.bool_), line) for n, line in lines.items()]
+    seals = [seal_by_hand(store, task, examples, TaskStats(lines=10 + task)) for task in range(3)]
     write_index(store, PREFIX, sources, [(seal.totals, seal.stats) for seal in seals])
     data = open_dataset(store, PREFIX)
     assert data.describe("s0/000000:0") == [("/data/a.jsonl", 1), ("/data/a.jsonl", 3)]
@@ -145,7 +145,25 @@ def test_sample_ids_are_checked() -> None:
 
 def test_a_part_that_somebody_else_sealed_first_stays(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    first = [(np.array([1, 2, 3]), np.ones(3, np.bool_))]
-    seal = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=TaskStats(records=1))
-    again = write_part(store, PREFIX, 0, first, [0], seq_len=8, packing=True, stats=TaskStats(records=1))
-    assert again == seal
+    example = Example(np.array([1, 2, 3], np.int32), np.ones(3, np.bool_), 1)
+    first = seal_by_hand(store, 0, [example], TaskStats(records=1))
+    assert seal_by_hand(store, 0, [example], TaskStats(records=99)) == first
+
+
+def seal_by_hand(store: LocalStore, task: int, examples: list[Example], stats: TaskStats) -> Seal:
+    with part_file() as (file, path):
+        built = build_part(examples, file, seq_len=8, packing=True)
+        return store_part(store, PREFIX, task, path, built, stats)
+
+
+def test_a_long_task_is_packed_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory stays bounded, and every example is still there once."""
+    monkeypatch.setattr("warpbeam.data.write.STRETCH_TOKENS", 20)
+    examples = [Example(np.full(n, n, np.int32), np.ones(n, np.bool_), n) for n in (5, 3, 8, 7, 1, 6, 2, 4)]
+    with part_file() as (file, path):
+        built = build_part(iter(examples), file, seq_len=8, packing=True)
+        data = path.read_bytes()
+    assert sorted(line for row in built.records for line in row) == list(range(1, 9))
+    assert hashlib.sha256(data).hexdigest() == built.sha256
+    tokens = np.frombuffer(data, np.uint8).reshape(-1, 40)[:, :32].copy().view("<u4")
+    assert np.bincount(tokens.reshape(-1))[1:].tolist() == list(range(1, 9))

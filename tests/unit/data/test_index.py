@@ -34,7 +34,7 @@ def test_keys() -> None:
 def test_files_read_back_as_written() -> None:
     tasks = (TaskRange(0, 0, 0, 50), TaskRange(0, 1, 50, 100))
     plain = SourceFile("/data/b.txt", 5, "e2", None, "txt")
-    sources = Sources("abc", 2048, (Source("s3://b/*", "messages", (FILE, plain)),), tasks)
+    sources = Sources("abc", 2048, "teams/a/data/tokenizers/t", (Source("s3://b/*", "messages", (FILE, plain)),), tasks)
     assert Sources.from_json(sources.to_json()) == sources
     assert sources.file_of(1) == plain
     seal = Seal(3, "00ff", (10, 0), ((0, 1), (2,)), STATS)

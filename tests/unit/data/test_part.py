@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from warpbeam.data.pack import pack
 from warpbeam.data.part import IGNORED, Rows, blank_rows, decode_rows, encode_part, stride, token_flags
-from warpbeam.data.write import Example
+
+from tests.unit.data.arrays import Arrays
 
 SEQ_LEN = 12
 
 
 @st.composite
-def some_examples(draw: st.DrawFn) -> list[Example]:
+def some_examples(draw: st.DrawFn) -> list[Arrays]:
     lengths = draw(st.lists(st.integers(1, SEQ_LEN), max_size=12))
     tokens = st.integers(0, 2**32 - 1)
     return [
@@ -28,7 +29,7 @@ def block_of(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8).reshape(-1, stride(SEQ_LEN))
 
 
-def oracle(examples: list[Example], rows: list[list[int]]) -> list[dict[str, list[int]]]:
+def oracle(examples: list[Arrays], rows: list[list[int]]) -> list[dict[str, list[int]]]:
     """What a trainer must see, token by token."""
     seen = []
     for row in rows:
@@ -52,7 +53,7 @@ def oracle(examples: list[Example], rows: list[list[int]]) -> list[dict[str, lis
 
 
 @given(some_examples(), st.booleans())
-def test_rows_read_back_as_the_oracle_says(examples: list[Example], packing: bool) -> None:
+def test_rows_read_back_as_the_oracle_says(examples: list[Arrays], packing: bool) -> None:
     rows = pack([len(ids) for ids, _ in examples], SEQ_LEN, packing=packing)
     part = encode_part(examples, rows, SEQ_LEN)
     got = decode_rows(block_of(part.data), SEQ_LEN)
@@ -62,7 +63,7 @@ def test_rows_read_back_as_the_oracle_says(examples: list[Example], packing: boo
 
 
 @given(some_examples())
-def test_loss_tokens_are_the_targets_after_the_model_s_shift(examples: list[Example]) -> None:
+def test_loss_tokens_are_the_targets_after_the_model_s_shift(examples: list[Arrays]) -> None:
     """Shifted inside the row, each target is predicted from a token of its own example."""
     rows = pack([len(ids) for ids, _ in examples], SEQ_LEN)
     part = encode_part(examples, rows, SEQ_LEN)
