@@ -39,6 +39,8 @@ ROLES = {
 """Role in a record -> role in a template."""
 PASSED_ON = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 """Fields of a message, besides role and content, that templates read."""
+MAX_CHARS = 4 << 20
+"""A longer conversation is refused: the characters of each of its tokens would not fit in memory."""
 TRAINING_DATE = "26 Jul 2024"
 """For templates that print today's date unless told another (Llama 3): the same rows on every day."""
 
@@ -110,14 +112,19 @@ def clean_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
 
 def tokenise(tokenizer: Any, text: str) -> tuple[Ids, Ids, Ids]:
     """Ids of a text without added special tokens, and the characters `[start, end)` of each."""
-    encoding = tokenizer(
-        text,
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
+    if len(text) > MAX_CHARS:
+        raise ChatError(f"it has {len(text)} characters, more than {MAX_CHARS}", reason="too_long")
+    try:
+        encoding = tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+    except (TypeError, UnicodeEncodeError) as error:  # tokenizers' way to refuse half a surrogate pair
+        raise ChatError("it is not valid Unicode text", why=str(error), reason="invalid_utf8") from error
     offsets = np.asarray(encoding["offset_mapping"], dtype=np.int32).reshape(-1, 2)
     return np.asarray(encoding["input_ids"], dtype=np.int32), offsets[:, 0], offsets[:, 1]
 
@@ -236,13 +243,14 @@ def _prefix_spans(render: _Renderer, turns: list[dict[str, Any]], text: str) -> 
             start = text.find(prompt) + len(prompt)
         if prompt not in text[:start]:
             raise _not_a_prefix(f"turn {index + 1}")
-        spans.append((start, _turn_end(render, turns[: index + 1], text, start)))
+        more = index + 1 < len(turns)
+        spans.append((start, _turn_end(render, turns[: index + 1], text, start, more)))
     return spans
 
 
-def _turn_end(render: _Renderer, turns: list[dict[str, Any]], text: str, start: int) -> int:
-    """Where the last of `turns` ends in `text`, its end-of-turn token included."""
-    until = render(turns, False).rstrip()
+def _turn_end(render: _Renderer, turns: list[dict[str, Any]], text: str, start: int, more: bool) -> int:
+    """Where the last of `turns` ends in `text`, its end-of-turn token included; `more`: others follow it."""
+    until = (render(turns, False) if more else text).rstrip()
     if text.startswith(until) and len(until) > start:
         return len(until)
     # Templates such as Qwen3's render a turn otherwise once another follows it (its thoughts are dropped).

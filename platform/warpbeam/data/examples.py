@@ -25,7 +25,7 @@ from warpbeam.data.formats import (
     detect_format,
     normalise,
 )
-from warpbeam.data.records import BadRecord, BadRecordError, Blank, RawRecord, name_place, read_records
+from warpbeam.data.records import BadRecord, BadRecordError, Blank, RawRecord, name_places, read_records
 from warpbeam.data.sources import Task, cut_tasks
 from warpbeam.data.text import cut_text
 from warpbeam.errors import UserError
@@ -55,16 +55,12 @@ class Example(NamedTuple):
 
 
 class BadPlace(NamedTuple):
-    """Where a bad record is and what is wrong with it; `describe` names the line."""
+    """Where a bad record is and what is wrong with it; `describe_places` names the lines."""
 
     file: SourceFile
     offset: int
     reason: str
     detail: str
-
-    def describe(self, config: StorageConfig | None) -> str:
-        """`file:line: reason: detail`; reads the file up to there."""
-        return f"{name_place(self.file, self.offset, config)}: {self.reason}: {self.detail}"
 
 
 @dataclass
@@ -142,7 +138,7 @@ def iter_examples(
             continue
         except OverLengthError as error:
             raise UserError(
-                f"{name_place(task.file, record.offset, config)}: {error}",
+                f"{name_places(task.file, [record.offset], config)[0]}: {error}",
                 why="data.over_length is fail",
                 fix="raise data.seq_len, or set over_length to truncate, split or drop",
                 reason="over_length",
@@ -152,6 +148,15 @@ def iter_examples(
             stats.tokens += len(ids)
             stats.loss_tokens += int(loss.sum())
             yield Example(ids, loss, record.task_line, record.offset)
+
+
+def describe_places(places: Sequence[BadPlace], config: StorageConfig | None) -> list[str]:
+    """`file:line: reason: detail` of each; reads the files up to there, each once."""
+    named: dict[tuple[SourceFile, int], str] = {}
+    for file in {place.file for place in places}:
+        offsets = [place.offset for place in places if place.file == file]
+        named.update(zip(((file, offset) for offset in offsets), name_places(file, offsets, config), strict=True))
+    return [f"{named[place.file, place.offset]}: {place.reason}: {place.detail}" for place in places]
 
 
 def settle_format(source: RecordSource, files: Sequence[SourceFile], config: StorageConfig | None) -> str:

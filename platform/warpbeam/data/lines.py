@@ -7,7 +7,7 @@ counted only when a line must be named.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from warpbeam.data.files import READ_BYTES
@@ -57,16 +57,19 @@ def iter_lines(
         offset += size
 
 
-def line_number(stream: BinaryIO, offset: int) -> int:
-    """The number, from 1, of the line that the byte at `offset` is on; reads everything before it."""
-    number = 1
-    while offset > 0:
-        data = stream.read(min(offset, READ_BYTES))
-        if not data:
-            break
-        number += data.count(b"\n")
-        offset -= len(data)
-    return number
+def line_numbers(stream: BinaryIO, offsets: Sequence[int]) -> list[int]:
+    """The numbers, from 1, of the lines that the bytes at ascending `offsets` are on; reads everything before them."""
+    numbers = []
+    number, at = 1, 0
+    for offset in offsets:
+        while at < offset:
+            data = stream.read(min(offset - at, READ_BYTES))
+            if not data:
+                break
+            number += data.count(b"\n")
+            at += len(data)
+        numbers.append(number)
+    return numbers
 
 
 def _skip_line(stream: BinaryIO, limit: int | None = None) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from warpbeam.data.decompress import unpack, unpacking
 from warpbeam.data.files import SourceFile, open_file, reading
-from warpbeam.data.lines import MAX_LINE_BYTES, Line, iter_lines, line_number
+from warpbeam.data.lines import MAX_LINE_BYTES, Line, iter_lines, line_numbers
 from warpbeam.data.sources import Task
 from warpbeam.data.text import read_pieces, read_range
 from warpbeam.errors import UserError
@@ -92,15 +92,19 @@ def read_records(
                 yield _parse_line(line, file)
 
 
-def name_place(file: SourceFile, offset: int, config: StorageConfig | None) -> str:
-    """`file:line` of a record, for people; counts the file's lines up to it, so only for the few that are shown."""
+def name_places(file: SourceFile, offsets: Sequence[int], config: StorageConfig | None) -> list[str]:
+    """`file:line` of records of one file, for people.
+
+    Reads a jsonl file up to the last of them, so only for the few that are shown.
+    """
     if file.kind == "parquet":
-        return f"{file.uri} row {offset + 1}"
+        return [f"{file.uri} row {offset + 1}" for offset in offsets]
     if file.kind == "txt":
-        return file.uri if offset == 0 else f"{file.uri} from byte {offset}"
+        return [f"{file.uri} from byte {offset}" if offset else file.uri for offset in offsets]
     with reading(file.uri), unpacking(file.uri), open_file(file, config) as stored:
         stream = unpack(stored, file.compression) if file.compression else stored
-        return f"{file.uri}:{line_number(stream, offset)}"
+        numbers = dict(zip(sorted(offsets), line_numbers(stream, sorted(offsets)), strict=True))
+    return [f"{file.uri}:{numbers[offset]}" for offset in offsets]
 
 
 def _parse_line(line: Line, file: SourceFile) -> RawRecord | BadRecord | Blank:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -67,6 +67,8 @@ class ModelSource(Protocol):
     @property
     def trust_remote_code(self) -> bool: ...
     @property
+    def config(self) -> Mapping[str, Any] | None: ...
+    @property
     def tokenizer(self) -> Any: ...
     @property
     def chat_template(self) -> str | None: ...
@@ -96,12 +98,42 @@ def load_tokenizer(
             fix="set model.tokenizer to a path, or to {train: {vocab_size: 4096}}",
             reason="no_tokenizer",
         )
-    folder = local_folder(where, root, config, revision=model.revision, with_code=model.trust_remote_code)
+    revision = model.revision if where == model.path else "main"
+    folder = local_folder(where, root, config, revision=revision, with_code=model.trust_remote_code)
+    template = read_template(model.chat_template, root) if model.chat_template else None
+    return load_folder(
+        folder,
+        where,
+        trust_remote_code=model.trust_remote_code,
+        chat_template=template,
+        model_type=_model_type(model, root, config),
+        notes=notes,
+    )
+
+
+def load_folder(
+    folder: Path,
+    where: str = "",
+    *,
+    trust_remote_code: bool = False,
+    chat_template: str | None = None,
+    model_type: str | None = None,
+    notes: list[str] | None = None,
+) -> Any:
+    """The tokenizer in a folder on this machine, such as an export; else as `load_tokenizer`.
+
+    Args:
+        where: what to call the folder in messages.
+        chat_template: instead of its own.
+        model_type: of the model it is for; None: as the folder's config.json says.
+    """
+    where = where or str(folder)
     said: list[str] = []
-    tokenizer = _load(folder, where, model.trust_remote_code)
-    _note_two_templates(folder, where, said)
-    if model.chat_template:
-        tokenizer.chat_template = read_template(model.chat_template, root)
+    tokenizer = _load(folder, where, trust_remote_code, model_type)
+    if chat_template:
+        tokenizer.chat_template = chat_template
+    else:
+        _note_two_templates(folder, where, said)
     settle_padding(tokenizer, said)
     _note_date(tokenizer, said)
     for note in said:
@@ -264,11 +296,31 @@ def settle_padding(tokenizer: Any, notes: list[str]) -> None:
         notes.append(f"the tokenizer has no padding token: {tokenizer.pad_token} is used (padding never carries loss)")
 
 
-def _load(folder: Path, where: str, trust_remote_code: bool) -> Any:
-    from transformers import AutoTokenizer
+def _model_type(model: ModelSource, root: Path, config: StorageConfig | None) -> str | None:
+    """Of a model whose tokenizer comes from elsewhere.
 
+    transformers takes a tokenizer's class, and with it how text is cut into words, from the model's type too: what is
+    trained on must be what it will load beside the exported model.
+    """
+    if model.config is not None:
+        settings = model.config
+    elif model.path and model.tokenizer:
+        folder = local_folder(model.path, root, config, revision=model.revision)
+        settings = _read_json(folder / "config.json")
+    else:
+        return None
+    found = settings.get("model_type")
+    return found if isinstance(found, str) else None
+
+
+def _load(folder: Path, where: str, trust_remote_code: bool, model_type: str | None) -> Any:
+    from transformers import CONFIG_MAPPING, AutoTokenizer
+
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    if model_type in CONFIG_MAPPING:
+        options["config"] = CONFIG_MAPPING[model_type]()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, UnicodeDecodeError) as error:
         code = "trust_remote_code" in str(error)
         raise UserError(
@@ -289,18 +341,22 @@ def _load(folder: Path, where: str, trust_remote_code: bool) -> Any:
 
 def _note_two_templates(folder: Path, where: str, notes: list[str]) -> None:
     """A template may be in a file of its own or in tokenizer_config.json; transformers takes the file."""
-    own, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    if not own.is_file() or not settings.is_file():
-        return
-    try:
-        other = json.loads(settings.read_text()).get("chat_template")
-    except ValueError:
-        return
-    if isinstance(other, str) and other.strip() != own.read_text().strip():
+    own = folder / "chat_template.jinja"
+    other = _read_json(folder / "tokenizer_config.json").get("chat_template")
+    if own.is_file() and isinstance(other, str) and other.strip() != read_text_file(own).strip():
         notes.append(
             f"{where} has two different chat templates: chat_template.jinja is used, "
             "the one in tokenizer_config.json is not"
         )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A settings file; empty when there is none that can be read (whoever needs it says so)."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _note_date(tokenizer: Any, notes: list[str]) -> None:
