@@ -32,3 +32,13 @@ def facts(team: str, run: str, attempt: str) -> str:
 def summary(team: str, run: str, attempt: str) -> str:
     """Key of how the attempt ended: state, reason, time buckets."""
     return f"{record_prefix(team, run, attempt)}/summary.json"
+
+
+def go(team: str, run: str, attempt: str) -> str:
+    """Key of the driver's word to waiting ranks: the data is there, or the attempt is called off."""
+    return f"{record_prefix(team, run, attempt)}/go.json"
+
+
+def outcome(team: str, run: str, attempt: str) -> str:
+    """Key of what rank 0's engine returned."""
+    return f"{record_prefix(team, run, attempt)}/outcome.json"

@@ -97,14 +97,19 @@ class StreamReader:
         self._seen: dict[str, int] = {}
 
     def read(self) -> dict[str, bytes]:
-        """New bytes by sub-stream: the key's part between the prefix and the object's number ("" if there is none)."""
+        """New bytes by sub-stream: the key's part between the prefix and the object's number ("" if there is none).
+
+        When the store fails in the middle, nothing counts as read.
+        """
         fresh: dict[str, bytes] = {}
+        seen: dict[str, int] = {}
         for info in self._store.list(f"{self._prefix}/"):
             offset = self._seen.get(info.key, 0)
             if info.size <= offset:
                 continue
             data = self._store.get(info.key, offset, info.size - offset)
-            self._seen[info.key] = offset + len(data)
+            seen[info.key] = offset + len(data)
             name = info.key.removeprefix(f"{self._prefix}/").rpartition("/")[0]
             fresh[name] = fresh.get(name, b"") + data
+        self._seen.update(seen)
         return fresh

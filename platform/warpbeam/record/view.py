@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -164,20 +162,14 @@ class RunView:
         """What was fixed when the attempt began: job, plan, pool, versions."""
         return self._json(keys.facts(self.team, self.run, attempt))
 
-    def follow_logs(self, *, rank: int | None = None, poll_s: float | None = None) -> Iterator[tuple[str, bytes]]:
-        """Log bytes as (process, bytes), over all attempts; with `poll_s`, goes on until the run has ended."""
-        readers: dict[str, StreamReader] = {}
-        while True:
-            ended = self.state()[0].ended
-            for attempt in self.attempts():
-                prefix = keys.streams(self.team, self.run, attempt, "logs")
-                reader = readers.setdefault(attempt, StreamReader(self.store, prefix))
-                for who, data in reader.read().items():
-                    if rank is None or who == f"rank-{rank}":
-                        yield who, data
-            if poll_s is None or ended:
-                return
-            time.sleep(poll_s)
+    def logs(self, readers: dict[str, StreamReader]) -> list[tuple[str, bytes]]:
+        """New log bytes as (process, bytes), over all attempts; `readers` keeps the places between calls."""
+        fresh = []
+        for attempt in self.attempts():
+            prefix = keys.streams(self.team, self.run, attempt, "logs")
+            reader = readers.setdefault(attempt, StreamReader(self.store, prefix))
+            fresh += list(reader.read().items())
+        return fresh
 
     def _json(self, key: str) -> dict[str, Any] | None:
         if self.store.head(key) is None:

@@ -1,0 +1,85 @@
+"""`warpbeam`: registers the verbs and catches every error once. Nothing else happens here."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from warpbeam.cli import (
+    chat,
+    checkpoints,
+    data,
+    deploy,
+    down,
+    errors,
+    export,
+    init,
+    list_runs,
+    logs,
+    models,
+    plan,
+    resume,
+    run,
+    serve,
+    status,
+    stop,
+    submit,
+    verify,
+    version,
+    wait,
+)
+from warpbeam.errors import WarpbeamError
+
+app = typer.Typer(
+    name="warpbeam",
+    help="Plan, train, watch and serve models: on this machine, on a Ray cluster, on Kubernetes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+TRAIN, LOOK, WATCH, MODEL, MACHINE = "Train", "Look before", "Watch", "Use the model", "This machine"
+
+app.command("run", rich_help_panel=TRAIN)(run.run)
+app.command("submit", rich_help_panel=TRAIN)(submit.submit)
+app.command("resume", rich_help_panel=TRAIN)(resume.resume)
+app.command("stop", rich_help_panel=TRAIN)(stop.stop)
+
+app.command("plan", rich_help_panel=LOOK)(plan.plan)
+app.command("init", rich_help_panel=LOOK)(init.init)
+app.add_typer(data.app, name="data", rich_help_panel=LOOK)
+app.command("version", rich_help_panel=LOOK)(version.version)
+
+app.command("list", rich_help_panel=WATCH)(list_runs.list_runs)
+app.command("status", rich_help_panel=WATCH)(status.status)
+app.command("logs", rich_help_panel=WATCH)(logs.logs)
+app.command("wait", rich_help_panel=WATCH)(wait.wait)
+app.command("checkpoints", rich_help_panel=WATCH)(checkpoints.checkpoints)
+app.command("verify", rich_help_panel=WATCH)(verify.verify)
+
+app.command("export", rich_help_panel=MODEL)(export.export)
+app.command("models", rich_help_panel=MODEL)(models.models)
+app.command("deploy", rich_help_panel=MODEL)(deploy.deploy)
+app.command("serve", rich_help_panel=MODEL)(serve.serve)
+app.command("chat", rich_help_panel=MODEL)(chat.chat)
+
+app.command("down", rich_help_panel=MACHINE)(down.down)
+
+
+def main() -> None:
+    """Entry point of the `warpbeam` command."""
+    as_json = "--json" in sys.argv[1:]
+    try:
+        app()
+    except WarpbeamError as error:
+        sys.exit(errors.report(error, as_json=as_json))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        sys.exit(errors.report_crash(error, as_json=as_json))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""`warpbeam wait RUN`: returns when the run has ended; the exit code is its fate."""
+
+from __future__ import annotations
+
+import typer
+
+from warpbeam.cli.options import Json, Pool, RunName, Store, Team, open_runs
+from warpbeam.cli.output import note, print_json, say, warn
+
+
+def wait(run: RunName, team: Team = None, pool: Pool = None, store: Store = None, json: Json = False) -> None:
+    """Wait for a run's end. Exit code: 0 done, 1 failed or stopped, 4 not known (its processes vanished, or the
+    record cannot be read).
+    """
+    from warpbeam.record.follow import wait_for_end
+    from warpbeam.record.states import RunState
+    from warpbeam.record.view import find_run
+
+    view = find_run(open_runs(pool, store), run, team)
+    state, reason = wait_for_end(view, on_trouble=warn, on_state=lambda state: note(f"{run}: {state}"))
+    if json:
+        print_json({"run": view.run, "team": view.team, "state": state, "reason": reason})
+    else:
+        say(f"{view.run}: {state}" + (f" ({reason})" if reason else ""))
+    codes = {RunState.DONE: 0, RunState.FAILED: 1, RunState.STOPPED: 1}
+    raise typer.Exit(codes.get(state, 4))
