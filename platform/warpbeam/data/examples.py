@@ -1,42 +1,29 @@
-"""From a task to the examples it trains on: read, bring to a shape, encode, apply the over-length rule, count.
+"""From a task to the examples it trains on: read, bring to a shape, encode, count.
 
 `iter_examples` is what a preparation task runs. It is a pure function of the task's bytes and the encoder, so its
-output is the same on every machine, and everything left out is counted under a reason.
+output is the same on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from warpbeam.data.chat import TRAINING_DATE, ChatError, Ids, Mask, encode_chat, loss_mask, tokenise
+from warpbeam.data.chat import ChatError, Ids, Mask
+from warpbeam.data.encoder import Encoder, OverLengthError, RecordSource
 from warpbeam.data.files import SourceFile
-from warpbeam.data.formats import (
-    Completion,
-    Conversation,
-    Normalised,
-    Text,
-    Tokens,
-    columns_of,
-    detect_format,
-    normalise,
-)
+from warpbeam.data.formats import columns_of, detect_format
 from warpbeam.data.records import BadRecord, BadRecordError, Blank, RawRecord, name_places, read_records
 from warpbeam.data.sources import Task, cut_tasks
-from warpbeam.data.text import cut_text
+from warpbeam.data.stats import BadPlace, TaskStats, describe_places
 from warpbeam.errors import UserError
 
 if TYPE_CHECKING:
     from warpbeam.storage import StorageConfig
 
-OverLength = Literal["truncate", "split", "drop", "fail"]
-Render = Callable[[dict[str, Any], Any], Mapping[str, Any] | None]
+__all__ = ["BadPlace", "Encoder", "Example", "TaskStats", "describe_places", "iter_examples", "settle_format"]
 
-KEPT_PLACES = 5
 LOOKED_AT_FILES, LOOKED_AT_RECORDS = 8, 100
 """From how much the format is told when the job leaves it open."""
 
@@ -52,57 +39,6 @@ class Example(NamedTuple):
     """Line or row within the task, from 1: the file's is this plus the `lines` of the file's earlier tasks."""
     offset: int = 0
     """See RawRecord."""
-
-
-class BadPlace(NamedTuple):
-    """Where a bad record is and what is wrong with it; `describe_places` names the lines."""
-
-    file: SourceFile
-    offset: int
-    reason: str
-    detail: str
-
-
-@dataclass
-class TaskStats:
-    """What became of a task's records."""
-
-    lines: int = 0
-    """Lines or rows, blank ones included."""
-    records: int = 0
-    """Bad ones included, blank ones not."""
-    bad: dict[str, int] = field(default_factory=dict)
-    """Reason code -> records."""
-    places: list[BadPlace] = field(default_factory=list)
-    """The first few bad ones."""
-    blank: int = 0
-    """Texts without anything but white space."""
-    left_out: int = 0
-    """By code.render."""
-    truncated: int = 0
-    split: int = 0
-    dropped: int = 0
-    """Records longer than seq_len, by what was done."""
-    remainders: int = 0
-    """Pieces of a split record that carry no loss, left out."""
-    examples: int = 0
-    tokens: int = 0
-    loss_tokens: int = 0
-
-    def bad_record(self, file: SourceFile, offset: int, reason: str, detail: str) -> None:
-        """Count a bad record and keep its place if it is among the first."""
-        self.bad[reason] = self.bad.get(reason, 0) + 1
-        if len(self.places) < KEPT_PLACES:
-            self.places.append(BadPlace(file, offset, reason, detail))
-
-
-class RecordSource(Protocol):
-    """What of a data source matters here (job.DataSource has it); `format` is no longer `auto`."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def fields(self) -> Mapping[str, str]: ...
 
 
 def iter_examples(
@@ -150,15 +86,6 @@ def iter_examples(
             yield Example(ids, loss, record.task_line, record.offset)
 
 
-def describe_places(places: Sequence[BadPlace], config: StorageConfig | None) -> list[str]:
-    """`file:line: reason: detail` of each; reads the files up to there, each once."""
-    named: dict[tuple[SourceFile, int], str] = {}
-    for file in {place.file for place in places}:
-        offsets = [place.offset for place in places if place.file == file]
-        named.update(zip(((file, offset) for offset in offsets), name_places(file, offsets, config), strict=True))
-    return [f"{named[place.file, place.offset]}: {place.reason}: {place.detail}" for place in places]
-
-
 def settle_format(source: RecordSource, files: Sequence[SourceFile], config: StorageConfig | None) -> str:
     """The format of a source: what the job says, else what the first records of its first files look like.
 
@@ -182,193 +109,3 @@ def first_values(file: SourceFile, count: int, config: StorageConfig | None) -> 
     task = cut_tasks([file], config=config)[:1]
     records = (record for record in read_records(task[0], config) if isinstance(record, RawRecord)) if task else ()
     return [record.value for record in islice(records, count)]
-
-
-class OverLengthError(Exception):
-    """A record does not fit and the job says that this must not happen."""
-
-
-class Encoder:
-    """Records to examples of at most `seq_len` tokens, with one tokenizer and one over-length rule.
-
-    A prompt and completion given as plain text are rendered as a user's and an assistant's turn where the tokenizer
-    has a chat template; without one they are joined as they are, and the end token is added. A text is tokenised with
-    the end token added (and the beginning token before it, where the tokenizer adds one by itself).
-
-    Args:
-        over_length: None: `truncate` for sft, `split` for pretrain; texts are split unless it says otherwise.
-        render: code.render; decides what a record means instead of the source's format.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Any,
-        *,
-        seq_len: int,
-        method: Literal["sft", "pretrain"] = "sft",
-        over_length: OverLength | None = None,
-        render: Render | None = None,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.seq_len = seq_len
-        self.render = render
-        self._over_length: OverLength = over_length or ("truncate" if method == "sft" else "split")
-        self._over_length_text: OverLength = over_length or "split"
-        self._template_args = {"date_string": TRAINING_DATE}
-        self._vocabulary = len(tokenizer)
-        opening = tokenizer("", verbose=False)["input_ids"]
-        self._bos = [tokenizer.bos_token_id] if opening[:1] == [tokenizer.bos_token_id] else []
-
-    def encode_record(
-        self, value: dict[str, Any] | str, source: RecordSource, stats: TaskStats
-    ) -> list[tuple[Ids, Mask]]:
-        """Encode a raw record, by code.render where the job has one.
-
-        Raises:
-            BadRecordError, ChatError: it cannot be used.
-            OverLengthError: it does not fit, and over_length is `fail`.
-        """
-        if self.render is None:
-            return self.encode(normalise(value, source.format, source.fields), stats)
-        rendered = self._rendered({"text": value} if isinstance(value, str) else value)
-        if rendered is None:
-            stats.left_out += 1
-            return []
-        return self.encode(rendered, stats)
-
-    def encode(self, record: Normalised, stats: TaskStats) -> list[tuple[Ids, Mask]]:
-        """Examples of a record (ids and loss mask), cut by the over-length rule; what was done is counted.
-
-        Raises: as `encode_record`.
-        """
-        if isinstance(record, Text):
-            if not record.text or record.text.isspace():
-                stats.blank += 1
-                return []
-            return self._fit(*self._text(record.text), self._over_length_text, stats)
-        if isinstance(record, Tokens):
-            return self._fit(*self._tokens(record), self._over_length, stats)
-        if isinstance(record, Completion) and not self.tokenizer.chat_template:
-            return self._fit(*self._plain_completion(record), self._over_length, stats)
-        return self._fit(*self._conversation(_as_conversation(record)), self._over_length, stats)
-
-    def _rendered(self, value: dict[str, Any]) -> Normalised | None:
-        assert self.render is not None
-        try:
-            out = self.render(value, self.tokenizer)
-        except Exception as error:  # the user's own code may raise anything, about this record
-            raise BadRecordError("render_failed", f"{type(error).__name__}: {error}") from error
-        if out is None:
-            return None
-        if isinstance(out, Mapping):
-            if out.get("messages") is not None:
-                return normalise({**out}, "messages", {})
-            if out.get("input_ids") is not None:
-                ids, mask = out["input_ids"], out.get("loss_mask")
-                return Tokens(list(ids), None if mask is None else list(mask))
-        got = f"keys {', '.join(map(str, out))}" if isinstance(out, Mapping) else type(out).__name__
-        raise BadRecordError(
-            "render_failed", f"it must return messages, or input_ids and loss_mask, or None; got {got}"
-        )
-
-    def _conversation(self, chat: Conversation) -> tuple[Ids, Mask]:
-        ids, loss = encode_chat(
-            self.tokenizer, chat.messages, add_generation_prompt=False, tools=chat.tools, **self._template_args
-        )
-        assert loss is not None
-        if not loss[1:].any():
-            raise BadRecordError("no_loss", "no assistant turn, so there is nothing to learn from")
-        return ids, loss
-
-    def _plain_completion(self, record: Completion) -> tuple[Ids, Mask]:
-        prompt = f"{record.system}\n\n{record.prompt}" if record.system else record.prompt
-        ids, starts, ends = tokenise(self.tokenizer, prompt + record.completion)
-        loss = loss_mask(starts, ends, [(len(prompt), len(prompt) + len(record.completion))])
-        head, tail = self._bos, [self._end_id()]
-        return (
-            np.concatenate([np.asarray(head, np.int32), ids, np.asarray(tail, np.int32)]),
-            np.concatenate([np.zeros(len(head), np.bool_), loss, np.ones(1, np.bool_)]),
-        )
-
-    def _text(self, text: str) -> tuple[Ids, Mask]:
-        pieces = [np.asarray(self._bos, np.int32)]
-        for piece in cut_text(text):
-            encoded = self.tokenizer(piece, add_special_tokens=False, return_attention_mask=False, verbose=False)
-            pieces.append(np.asarray(encoded["input_ids"], np.int32))
-        ids = np.concatenate([*pieces, np.asarray([self._end_id()], np.int32)])
-        return ids, np.ones(len(ids), np.bool_)
-
-    def _tokens(self, record: Tokens) -> tuple[Ids, Mask]:
-        try:
-            ids = np.asarray(record.input_ids)
-            loss = np.ones(len(ids), np.bool_) if record.loss_mask is None else np.asarray(record.loss_mask)
-        except ValueError as error:
-            raise BadRecordError("bad_tokens", f"{error}") from error
-        if not len(ids):
-            raise BadRecordError("no_loss", "input_ids is empty")
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise BadRecordError("bad_tokens", "input_ids must be a list of whole numbers")
-        if loss.shape != ids.shape or not np.isin(loss, (0, 1)).all():
-            raise BadRecordError("bad_tokens", f"loss_mask must be {len(ids)} times 0 or 1, one for each of input_ids")
-        wrong = ids[(ids < 0) | (ids >= self._vocabulary)]
-        if len(wrong):
-            raise BadRecordError("bad_tokens", f"id {wrong[0]} is outside the vocabulary of {self._vocabulary}")
-        return ids.astype(np.int32), loss.astype(np.bool_)
-
-    def _end_id(self) -> int:
-        end = self.tokenizer.eos_token_id
-        if end is None:
-            raise UserError(
-                "the tokenizer has no end token, so nothing could end a text",
-                fix="set eos_token in its tokenizer_config.json",
-                reason="no_eos_token",
-            )
-        return int(end)
-
-    def _fit(self, ids: Ids, loss: Mask, rule: OverLength, stats: TaskStats) -> list[tuple[Ids, Mask]]:
-        """Apply the over-length rule; the first token of each example carries no loss."""
-        if len(ids) <= self.seq_len:
-            pieces = [(ids, loss)]
-        elif rule == "fail":
-            raise OverLengthError(f"{len(ids)} tokens do not fit seq_len {self.seq_len}")
-        elif rule == "drop":
-            stats.dropped += 1
-            return []
-        elif rule == "truncate":
-            end = _last_whole_turn(loss, self.seq_len)
-            if not end:
-                raise BadRecordError(
-                    "over_length", f"{len(ids)} tokens, and no whole assistant turn fits seq_len {self.seq_len}"
-                )
-            pieces = [(ids[:end], loss[:end])]
-            stats.truncated += 1
-        else:
-            starts = range(0, len(ids), self.seq_len)
-            pieces = [(ids[at : at + self.seq_len], loss[at : at + self.seq_len]) for at in starts]
-            stats.split += 1
-        kept = []
-        for piece_ids, piece_loss in pieces:
-            piece_loss = piece_loss.copy()
-            piece_loss[0] = False
-            if piece_loss.any():
-                kept.append((piece_ids, piece_loss))
-        if not kept:
-            raise BadRecordError("no_loss", "no token of it carries loss")
-        stats.remainders += len(pieces) - len(kept)
-        return kept
-
-
-def _as_conversation(record: Conversation | Completion) -> Conversation:
-    if isinstance(record, Conversation):
-        return record
-    turns = [{"role": "system", "content": record.system}] if record.system else []
-    turns += [{"role": "user", "content": record.prompt}, {"role": "assistant", "content": record.completion}]
-    return Conversation(turns)
-
-
-def _last_whole_turn(loss: Mask, seq_len: int) -> int:
-    """Tokens up to the end of the last run of loss that fits; where everything carries loss, as many as fit."""
-    if loss[1:].all():
-        return seq_len
-    ends = np.flatnonzero(loss[:seq_len] & ~loss[1 : seq_len + 1]) + 1
-    return int(ends[-1]) if len(ends) else 0

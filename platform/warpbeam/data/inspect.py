@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from warpbeam.data.chat import ChatError, clean_messages
-from warpbeam.data.examples import KEPT_PLACES, BadPlace, describe_places
 from warpbeam.data.formats import Completion, Normalised, Text, Tokens, normalise
 from warpbeam.data.guess import guess_format
 from warpbeam.data.records import BadRecord, BadRecordError, RawRecord, read_records
 from warpbeam.data.sample import spread
 from warpbeam.data.sources import Expansion, cut_tasks, expand
+from warpbeam.data.stats import KEPT_PLACES, BadPlace, describe_places
 from warpbeam.errors import UserError
 
 if TYPE_CHECKING:

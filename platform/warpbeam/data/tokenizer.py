@@ -1,4 +1,4 @@
-"""The tokenizer of a job: loaded, checked, or trained from the job's own data.
+"""The tokenizer of a job: loaded and checked.
 
 Whatever would silently ruin a training run is refused or said here, before anything is spent: no chat template, two
 different ones, a template that never closes a turn, more entries than the embedding has rows.
@@ -9,52 +9,36 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warpbeam.data.chat import encode_chat, turn_marks
 from warpbeam.data.files import read_text_file
 from warpbeam.data.tokenizer_files import local_folder
+from warpbeam.data.tokenizer_training import PADDING, train_tokenizer
 from warpbeam.errors import UserError
 
 if TYPE_CHECKING:
     from warpbeam.storage import StorageConfig
 
+__all__ = [
+    "check_tokenizer",
+    "digest",
+    "end_of_turn_id",
+    "load_folder",
+    "load_tokenizer",
+    "read_template",
+    "save_tokenizer",
+    "stop_ids",
+    "train_tokenizer",
+    "vocabulary_size",
+]
+
 log = logging.getLogger(__name__)
 
-TURN_START, TURN_END, TEXT_END, PADDING = "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|pad|>"
-SPECIAL_TOKENS = (TEXT_END, TURN_START, TURN_END, PADDING)
-"""Of a trained tokenizer; their ids are 0 to 3."""
 PAD_CANDIDATES = (PADDING, "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")
 """Entries that may serve as padding when a tokenizer names none."""
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""Qwen2's word pattern: transformers puts it (and NFC) in place of any other for a Qwen model."""
-NO_LENGTH_LIMIT = 1 << 40
-
-CHATML_TEMPLATE = """\
-{%- if tools %}
-{{- '<|im_start|>system\\n' }}
-{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{% endif %}
-{{- 'Functions you may call:\\n' }}
-{%- for tool in tools %}{{- tool | tojson + '\\n' }}{% endfor %}
-{{- 'To call one, write <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-{%- if not (tools and loop.first and message.role == 'system') %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content }}
-{%- for call in message.tool_calls or [] %}
-{%- set call = call.function or call %}
-{{- '<tool_call>' + {'name': call.name, 'arguments': call.arguments} | tojson + '</tool_call>' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}
-"""
-"""ChatML, as Qwen writes it, without a default system turn."""
 
 
 class ModelSource(Protocol):
@@ -141,50 +125,6 @@ def load_folder(
     if notes is not None:
         notes.extend(said)
     return tokenizer
-
-
-def train_tokenizer(
-    texts: Iterable[str],
-    vocab_size: int,
-    *,
-    method: Literal["sft", "pretrain"] = "sft",
-    chat_template: str | None = None,
-    seq_len: int | None = None,
-) -> Any:
-    """A byte-level BPE tokenizer with a ChatML template; the same texts in the same order give the same tokenizer.
-
-    Args:
-        vocab_size: upper limit, special tokens and the 256 bytes included.
-        method: sft ends a turn, pretrain a text: which token is the end token.
-        seq_len: becomes `model_max_length`.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.BPE())
-    backend.normalizer = normalizers.NFC()
-    words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    backend.decoder = decoders.ByteLevel()
-    backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token=TURN_END if method == "sft" else TEXT_END,
-        pad_token=PADDING,
-        additional_special_tokens=[TURN_START, TURN_END, TEXT_END],
-        chat_template=chat_template or CHATML_TEMPLATE,
-        model_max_length=seq_len or NO_LENGTH_LIMIT,
-        clean_up_tokenization_spaces=False,
-    )
 
 
 def check_tokenizer(tokenizer: Any, *, chat: bool, embedding_rows: int | None = None) -> None:
