@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warpbeam.secret_shapes import names_a_secret
+from warpbeam.secret_shapes import names_a_secret, redact
 from warpbeam.spec_file import SECRETS_ADVICE
 from warpbeam.spec_problems import Problem, nearest, refuse, show
 
@@ -46,7 +46,7 @@ def name_problem(name: str) -> Problem | None:
     if len(name) > NAME_LENGTH:
         return Problem((), f"has {len(name)} characters", f"use at most {NAME_LENGTH}")
     if not NAME.fullmatch(name):
-        suggestion = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:NAME_LENGTH].strip("-")
+        suggestion = re.sub(r"[^a-z0-9]+", "-", redact(name).lower()).strip("-")[:NAME_LENGTH].strip("-")
         wrong = f"may hold only a-z, 0-9 and - (not at the ends), it is {show(name)}"
         return Problem((), wrong, f"write for example `{suggestion or 'my-run'}`")
     return None
@@ -72,7 +72,7 @@ def reference(value: str) -> str:
     advice = "write `package.module:name`, as in an import"
     if path.endswith(".py") or "/" in path:
         module = path.removeprefix("./").removesuffix(".py").replace("/", ".")
-        advice = f"write it as in an import: `{module}:{attribute or 'name'}`"
+        advice = f"write it as in an import: `{redact(module)}:{redact(attribute) or 'name'}`"
     refuse(Problem((), f"is no reference to code, it is {show(value)}", advice))
 
 

@@ -31,12 +31,18 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Spec:
-    """A file's content as plain Python, the line of every key (1-based), and what the reading itself found wrong."""
+    """A file's content as plain Python, and what the reading itself found wrong.
+
+    Attributes:
+        lines: the line of every key, from 1.
+        unread: keys whose value could not be read and is None in `data`.
+    """
 
     name: str
     data: Any
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    unread: frozenset[KeyPath] = frozenset()
 
     def line_of(self, key: KeyPath) -> int | None:
         """The line of `key`, or of what holds it where it is missing."""
@@ -78,12 +84,14 @@ def build(
     error: type[WarpbeamError] = UserError,
 ) -> M:
     """Check `spec` against `model`; one error lists every problem."""
-    problems = [*spec.problems, *find_secrets(spec.data)]
+    secrets = find_secrets(spec.data)
+    problems = [*spec.problems, *secrets]
+    told = spec.unread | {p.key for p in secrets}  # one word on a value is enough, and the only one on a secret
     built: M | None = None
     try:
         built = model.model_validate(spec.data)
     except ValidationError as mistakes:
-        problems += translate(mistakes, model, hints or {})
+        problems += [p for p in translate(mistakes, model, hints or {}) if p.key not in told]
     if problems or built is None:
         raise error_for(spec, problems, kind=kind, error=error)
     return built
@@ -205,7 +213,7 @@ def parse(text: str, *, name: str, kind: str = "file", error: type[WarpbeamError
         )
     reader = _Reader()
     data = reader.read(root, ())
-    return Spec(name, data, reader.lines, tuple(reader.problems))
+    return Spec(name, data, reader.lines, tuple(reader.problems), frozenset(reader.unread))
 
 
 def _line_of_control_character(text: str) -> int | None:
@@ -245,8 +253,8 @@ _SYNTAX: Final[dict[str, tuple[str, str]]] = {
     "end of stream": ("a quote is not closed", "close the quote"),
     "could not find expected ':'": ("a line that is neither `key: value` nor `- item`", "write `key: value`"),
     "expected <block end>": (
-        "the indentation does not fit the lines before",
-        "align keys of one mapping in one column",
+        "this does not fit the lines before it",
+        "align the keys of one mapping in one column, and close every quote and bracket above",
     ),
 }
 
@@ -259,13 +267,15 @@ class _Reader:
     def __init__(self) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[Problem] = []
+        self.unread: set[KeyPath] = set()
 
     def read(self, node: Node, key: KeyPath) -> Any:
         line = node.start_mark.line + 1
         self.lines.setdefault(key, line)
         if node.anchor:
-            self._wrong(key, line, "anchors (&) and aliases (*) are not read", "write the value out in both places")
-            return None
+            return self._unread(
+                key, line, "anchors (&) and aliases (*) are not read", "write the value out in both places"
+            )
         if isinstance(node, MappingNode):
             return self._mapping(node, key)
         if isinstance(node, SequenceNode):
@@ -295,14 +305,16 @@ class _Reader:
     def _scalar(self, node: ScalarNode, key: KeyPath, line: int) -> Any:
         tag, text = str(node.tag), node.value
         if not tag.startswith(_CORE):
-            self._wrong(key, line, f"the tag {tag} is not read", "write the plain value")
-            return None
+            return self._unread(key, line, f"the tag {tag} is not read", "write the plain value")
         build = _SCALARS.get(tag.removeprefix(_CORE), str)
         try:
             return build(text)
         except ValueError:
-            self._wrong(key, line, f"cannot be read, it is {show(text)}", "put it in quotes if it is text")
-            return None
+            return self._unread(key, line, f"cannot be read, it is {show(text)}", "put it in quotes if it is text")
+
+    def _unread(self, key: KeyPath, line: int, wrong: str, write: str) -> None:
+        self.unread.add(key)
+        self._wrong(key, line, wrong, write)
 
     def _wrong(self, key: KeyPath, line: int, wrong: str, write: str) -> None:
         self.problems.append(Problem(key, wrong, write, line))

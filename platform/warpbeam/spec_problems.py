@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from warpbeam.secret_shapes import redact, secret_shape
+from warpbeam.secret_shapes import names_a_secret, redact, secret_shape
 
 KeyPath = tuple[str | int, ...]
 
@@ -125,6 +125,8 @@ _EXPECTED: Final[dict[str, str]] = {
 def _wrong_value(key: KeyPath, details: ErrorDetails, model: type[BaseModel]) -> Problem:
     kind, ctx, got = details["type"], details.get("ctx", {}), details["input"]
     write = _example(key, model)
+    if kind in _EXPECTED and key and names_a_secret(str(key[-1])):
+        return Problem(key, f"must be {_EXPECTED[kind]} (the value is not shown)")
     if kind == "missing":
         return Problem(key, "is missing", write)
     if kind in _EXPECTED:

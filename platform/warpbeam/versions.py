@@ -118,6 +118,8 @@ KNOWN_BAD: Final = (
     ),
 )
 
+_UNREADABLE: Final = Version("0")
+
 Status = Literal["tested", "untested", "missing", "absent", "bad"]
 
 
@@ -181,7 +183,8 @@ def _same(name: str, installed: str, tested: str) -> bool:
 
 
 def _within(version: str | None, allowed: str) -> bool:
-    return version is not None and SpecifierSet(allowed).contains(_version(version), prereleases=True)
+    known = version is not None and _version(version) != _UNREADABLE
+    return known and SpecifierSet(allowed).contains(_version(version or ""), prereleases=True)
 
 
 def _version(text: str) -> Version:
@@ -189,7 +192,7 @@ def _version(text: str) -> Version:
     try:
         return Version(Version(text).base_version)
     except InvalidVersion:
-        return Version("0")
+        return _UNREADABLE
 
 
 # ---- what is installed

@@ -1,6 +1,6 @@
 """What a changed job file means for a run that has begun: nothing, a decision, or another run.
 
-The same command resumes a run. If the file changed since, each changed key is one of three kinds, and the table below is
+The same command resumes a run. If the file changed since, each changed key is of one of three kinds; the table below is
 the whole rule. Layout (ranks, strategy, micro-batch) is harmless because the saved state and the batch sequence do not
 depend on it; what would make the steps so far part of a different experiment is impossible.
 """

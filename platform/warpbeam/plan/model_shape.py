@@ -27,6 +27,7 @@ class Family:
     head_bias: bool = False
     qk_norm: bool = False
     learned_positions: bool = False
+    grouped: bool = True  # keys and values may have fewer heads than queries
     fixed_head_dim: int | None = None  # where it does not follow from hidden_size / heads
     names: Mapping[str, str] | None = None  # our name -> the config's, where it differs
 
@@ -95,6 +96,7 @@ FAMILIES: Final[dict[str, Family]] = {
         out_bias=True,
         mlp_bias=True,
         learned_positions=True,
+        grouped=False,
         names={
             "hidden_size": "n_embd",
             "num_hidden_layers": "n_layer",
@@ -110,6 +112,7 @@ FAMILIES: Final[dict[str, Family]] = {
         qkv_bias=None,
         out_bias=None,
         mlp_bias=True,
+        grouped=False,
     ),
 }
 
@@ -165,7 +168,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     family = FAMILIES[config["model_type"]]
     get = _Getter(config, family)
     hidden, heads = get.size("hidden_size"), get.size("num_attention_heads")
-    kv_heads = get.size("num_key_value_heads", default=heads)
+    kv_heads = get.size("num_key_value_heads", default=heads) if family.grouped else heads
     head_dim = get.size("head_dim", default=family.fixed_head_dim or hidden // heads)
     if "head_dim" not in config and family.fixed_head_dim is None and hidden % heads:
         raise _impossible(
