@@ -221,8 +221,8 @@ class S3Store:
             )
 
     def _call(self, key: str, operation: Callable[[S3Client], T]) -> T:
-        """Run one operation; once more when the machine's own server had to be revived for it."""
-        for last in (False, True):
+        """Run one operation; again when the machine's own server had to be revived for it."""
+        for last in (False, False, True):
             try:
                 return operation(s3_client(self.config, self.settings))
             except S3_ERRORS as error:

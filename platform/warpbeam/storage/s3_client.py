@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,8 @@ def _embedded_client(config: StorageConfig, settings: ClientSettings) -> S3Clien
     from warpbeam.storage.embedded import server_for
 
     server = server_for(config)
+    # A refused connection on loopback means a dead server: come back soon, so that S3Store can start it again.
+    settings = replace(settings, attempts=min(settings.attempts, 3))
     return signed_client(server.endpoint_url, server.access_key, server.secret_key, settings)
 
 
