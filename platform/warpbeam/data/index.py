@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
-from warpbeam.data.examples import KEPT_PLACES, BadPlace, TaskStats
 from warpbeam.data.files import SourceFile
+from warpbeam.data.stats import KEPT_PLACES, BadPlace, TaskStats
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.storage.store import ObjectMissing, ObjectStore
 
@@ -47,7 +47,8 @@ def add_stats(total: TaskStats, part: TaskStats) -> None:
     total.places = (total.places + part.places)[:KEPT_PLACES]
 
 
-def _stats_from(value: Mapping[str, Any]) -> TaskStats:
+def stats_from_dict(value: Mapping[str, Any]) -> TaskStats:
+    """Counts that went through JSON (`dataclasses.asdict`)."""
     places = [BadPlace(SourceFile(**file), *rest) for file, *rest in value["places"]]
     return TaskStats(**{**value, "places": places})
 
@@ -128,7 +129,7 @@ class Seal:
     def from_json(cls, data: bytes) -> Seal:
         value = _load("seal", data)
         records = tuple(map(tuple, value["records"]))
-        stats = _stats_from(value["stats"])
+        stats = stats_from_dict(value["stats"])
         return cls(value["task"], value["sha256"], tuple(value["loss_tokens"]), records, stats)
 
 
@@ -173,7 +174,7 @@ class Index:
     def from_json(cls, data: bytes) -> Index:
         value = _load("index", data)
         tasks = tuple(TaskTotals(task["rows"], task["loss_tokens"], task["lines"]) for task in value["tasks"])
-        return cls(value["fingerprint"], value["seq_len"], tasks, _stats_from(value["stats"]))
+        return cls(value["fingerprint"], value["seq_len"], tasks, stats_from_dict(value["stats"]))
 
 
 def read_or_none(store: ObjectStore, key: str) -> bytes | None:
@@ -193,7 +194,11 @@ def preparation_error(store: ObjectStore, prefix: str) -> WarpbeamError | None:
     data = read_or_none(store, f"{prefix}/{FAILED}")
     if data is None:
         return None
-    value = _load("failed", data)
+    return error_from_dict(_load("failed", data))
+
+
+def error_from_dict(value: Mapping[str, str]) -> WarpbeamError:
+    """An error that went through JSON (`WarpbeamError.to_dict`), with its owner and so its exit code."""
     owners: dict[str, type[WarpbeamError]] = {"ml": UserError, "platform": PlatformError}
     cls = owners.get(value["owner"], InfraError)
     return cls(value["what"], why=value["why"], fix=value["fix"], reason=value["reason"])

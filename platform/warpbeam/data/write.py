@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from warpbeam.data.examples import Example, TaskStats
+from warpbeam.data.examples import Example
 from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     INDEX,
@@ -34,6 +34,7 @@ from warpbeam.data.index import (
 )
 from warpbeam.data.pack import pack
 from warpbeam.data.part import encode_part
+from warpbeam.data.stats import TaskStats
 from warpbeam.storage.disk import disk_errors
 from warpbeam.storage.store import ObjectStore
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from warpbeam.data.dataset import Waiting, open_dataset, parse_sample_id
-from warpbeam.data.examples import Example, TaskStats
+from warpbeam.data.examples import Example
 from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     INDEX,
@@ -20,6 +20,7 @@ from warpbeam.data.index import (
     seal_key,
 )
 from warpbeam.data.part_cache import PartCache
+from warpbeam.data.stats import TaskStats
 from warpbeam.data.write import build_part, part_file, store_part, write_index
 from warpbeam.errors import InfraError, UserError
 from warpbeam.storage.local import LocalStore

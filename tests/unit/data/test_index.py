@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from warpbeam.data.examples import BadPlace, TaskStats
 from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     Index,
@@ -18,6 +17,7 @@ from warpbeam.data.index import (
     preparation_error,
     seal_key,
 )
+from warpbeam.data.stats import BadPlace, TaskStats
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.storage.local import LocalStore
 
