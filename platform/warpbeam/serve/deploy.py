@@ -1,0 +1,347 @@
+"""Put a model behind a URL on this machine, and take it away again.
+
+Light on purpose: neither Ray nor torch is imported here. The work is done by one server process a home
+(local_server.py), which is started when it is missing and found again through its state file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpbeam.errors import InfraError, UserError
+from warpbeam.serve.client import served_model
+from warpbeam.serve.local_state import LocalServe, read_state, remove_state, running_state, serve_folder
+from warpbeam.storage.config import StorageConfig
+from warpbeam.storage.disk import replace_file
+from warpbeam.storage.embedded import home as default_home
+from warpbeam.storage.processes import ProcessIdentity, end_process, identify, is_running
+
+START_TIMEOUT_S = 180.0
+STOP_GRACE_S = 20.0
+PORTS_TRIED = 50
+RESERVED_NAMES = frozenset({"v1", "health"})
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_TOKEN = re.compile(r"[!-~]{8,512}")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model that answers."""
+
+    name: str
+    url: str
+    """Without `/v1`: OpenAI's clients take `url + "/v1"` as base_url."""
+    model: str
+    token_file: Path | None
+    """0600, None where no token is asked for (loopback only)."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: another port, a template conflict."""
+
+    @property
+    def token(self) -> str | None:
+        return None if self.token_file is None else self.token_file.read_text("utf-8").strip()
+
+
+def deploy(
+    model_uri: str,
+    *,
+    name: str,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    replicas: int = 1,
+    home: Path | None = None,
+    storage: StorageConfig | None = None,
+    engine: dict[str, Any] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Deployment:
+    """Serve a model; when this returns it answers, and goes on answering after this process has ended.
+
+    The first deployment is at the root of the URL, further names at `/<name>`; the same name again replaces what it
+    served without an interruption.
+
+    Args:
+        model_uri: a folder, s3://bucket/prefix or hf://organisation/name.
+        name: what requests call the model.
+        host: an address beyond loopback asks for a token; without one, a token is made.
+        port: taken if it is free, else the next free one.
+        token: what clients must send; None keeps the name's earlier token, if it had one.
+        storage: endpoint for s3:// models.
+        engine: app.EngineArgs' fields.
+        progress: told what is going on, line by line.
+
+    Raises:
+        UserError: a bad argument, or a model that cannot be served.
+        InfraError: Ray or Serve did not start.
+    """
+    home = home or default_home()
+    _check(name, port, token, replicas)
+    token_file = _keep_token(home, name, token, needed=not _is_loopback(host))
+    notes: list[str] = []
+    with _locked(home):
+        state = running_state(home)
+        starting = None if state is not None else _spawn(home, host, port, notes)
+        if state is not None:
+            _check_address(state, host, port, notes)
+        progress(f"fetching {model_uri}" if "://" in model_uri else f"reading {model_uri}")
+        folder = _fetch(model_uri, storage, home)
+        if starting is not None:
+            progress("starting Ray Serve")
+            state = _wait_started(home, starting)
+        assert state is not None
+        progress("loading the model")
+        args = {
+            "model": str(folder),
+            "name": name,
+            "token_file": None if token_file is None else str(token_file),
+            "require_token": token_file is not None,
+            "replicas": replicas,
+            "engine": {"threads": max(1, _cores() // replicas), **(engine or {})},
+        }
+        _send(state, {"do": "deploy", "args": args, "route": _route(state, name)})
+    deployment = find_deployment(name, home)
+    card = served_model(deployment.url, deployment.token)
+    return Deployment(
+        name=name,
+        url=deployment.url,
+        model=model_uri,
+        token_file=token_file,
+        notes=(*notes, *card.get("notes", ())),
+    )
+
+
+def deployments(home: Path | None = None) -> list[Deployment]:
+    """What is served now, by name."""
+    state = running_state(home or default_home())
+    if state is None:
+        return []
+    return [
+        Deployment(
+            name=name,
+            url=state.url(name),
+            model=served.model,
+            token_file=None if served.token_file is None else Path(served.token_file),
+        )
+        for name, served in sorted(state.deployments.items())
+    ]
+
+
+def find_deployment(name: str, home: Path | None = None) -> Deployment:
+    """The deployment of this name.
+
+    Raises:
+        UserError: nothing of this name is served.
+    """
+    served = {deployment.name: deployment for deployment in deployments(home)}
+    if name not in served:
+        raise UserError(
+            f"nothing called {name!r} is served on this machine",
+            why=f"served now: {', '.join(served) or 'nothing'}",
+            fix=f"warpbeam deploy {name}",
+            reason="not_deployed",
+        )
+    return served[name]
+
+
+def undeploy(name: str, home: Path | None = None) -> bool:
+    """Take a deployment away, and the server with the last one. False when it was not served."""
+    home = home or default_home()
+    with _locked(home):
+        state = running_state(home)
+        if state is None or name not in state.deployments:
+            return False
+        if len(state.deployments) > 1:
+            _send(state, {"do": "delete", "name": name})
+        else:
+            _stop(home, state)
+    (serve_folder(home) / f"{name}.token").unlink(missing_ok=True)
+    return True
+
+
+def stop_serving(home: Path | None = None) -> bool:
+    """End this home's server and everything it serves. False when none ran."""
+    home = home or default_home()
+    if not serve_folder(home).is_dir():
+        return False
+    with _locked(home):
+        state = running_state(home)
+        if state is None:
+            return False
+        _stop(home, state)
+        return True
+
+
+def _check(name: str, port: int, token: str | None, replicas: int) -> None:
+    if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise UserError(
+            f"{name!r} cannot be a deployment's name",
+            why=f"letters, digits, '.', '_' and '-', not {' or '.join(sorted(RESERVED_NAMES))}: it is part of the URL",
+            reason="bad_name",
+        )
+    if not 0 <= port < 2**16:
+        raise UserError(f"port {port} is not between 0 and 65535", reason="bad_port")
+    if replicas < 1:
+        raise UserError(f"replicas must be at least 1, got {replicas}", reason="bad_replicas")
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise UserError(
+            "the token must be 8 to 512 printable ASCII characters without spaces: it travels in an HTTP header",
+            reason="bad_token",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError as error:
+        raise UserError(
+            f"{host!r} is not an address to listen on", fix="write 127.0.0.1 or 0.0.0.0", reason="bad_host"
+        ) from error
+
+
+def _keep_token(home: Path, name: str, token: str | None, *, needed: bool) -> Path | None:
+    """Clients' token in its file; a redeployment never loses it silently."""
+    file = serve_folder(home) / f"{name}.token"
+    if token is None and file.exists():
+        return file
+    if token is None and not needed:
+        return None
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(file, (token or secrets.token_urlsafe(32)).encode(), mode=0o600)
+    return file
+
+
+def _check_address(state: LocalServe, host: str, port: int, notes: list[str]) -> None:
+    if not _is_loopback(host) and _is_loopback(state.host):
+        raise UserError(
+            f"this machine's Serve already runs on {state.host}, so it cannot listen on {host}",
+            fix=f"warpbeam undeploy {' '.join(state.deployments)}, then deploy again",
+            reason="other_address",
+        )
+    if port not in (0, state.port):
+        notes.append(f"this machine's Serve already runs on port {state.port}: that is used instead of {port}")
+
+
+def _fetch(model_uri: str, storage: StorageConfig | None, home: Path) -> Path:
+    from warpbeam.checkpoint.weights import fetch_model_folder
+
+    return fetch_model_folder(model_uri, storage, home / "cache" / "models").absolute()
+
+
+def _route(state: LocalServe, name: str) -> str:
+    if name in state.deployments:
+        return state.deployments[name].route
+    return f"/{name}" if any(served.route == "/" for served in state.deployments.values()) else "/"
+
+
+def _spawn(home: Path, host: str, port: int, notes: list[str]) -> ProcessIdentity:
+    folder = serve_folder(home)
+    old = read_state(home)
+    if old is not None:
+        shutil.rmtree(old.short_dir, ignore_errors=True)
+        remove_state(home)
+    free = _free_port(host, port)
+    if port not in (0, free):
+        notes.append(f"port {port} is in use: {free} was taken instead")
+    short_dir = tempfile.mkdtemp(prefix="warpbeam-serve-", dir="/tmp")
+    config = {"home": str(home), "host": host, "port": free, "short_dir": short_dir}
+    with open(folder / "server.log", "wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "warpbeam.serve.local_server"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, "WARPBEAM_HOME": str(home)},
+            start_new_session=True,
+        )
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(config).encode())
+    child.stdin.close()
+    process = identify(child.pid) or ProcessIdentity(child.pid, 0, "", "")
+    child.returncode = 0  # never waited for: it outlives us, and Popen would warn about that
+    return process
+
+
+def _free_port(host: str, port: int) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in (*range(port, min(port + PORTS_TRIED, 2**16)), 0) if port else (0,):
+        with socket.socket(family) as probe:
+            # Serve sets it too: a port in TIME_WAIT is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, candidate))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise InfraError(f"no port is free on {host}", reason="no_port")
+
+
+def _wait_started(home: Path, process: ProcessIdentity) -> LocalServe:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and is_running(process):
+        state = running_state(home)
+        if state is not None and state.process == process:
+            return state
+        time.sleep(0.05)
+    end_process(process, grace_s=STOP_GRACE_S)
+    log = serve_folder(home) / "server.log"
+    tail = "\n".join(log.read_text("utf-8", errors="replace").splitlines()[-15:])
+    raise InfraError("Ray Serve did not start", why=f"the last lines of {log}:\n{tail}", reason="serve_not_started")
+
+
+def _send(state: LocalServe, command: dict[str, Any]) -> None:
+    """Carry out a command in the server; its error is raised here."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(state.control_socket))
+            connection.sendall(json.dumps(command).encode() + b"\n")
+            reply = connection.makefile().readline()
+        answer = json.loads(reply)
+    except (OSError, ValueError) as error:
+        raise InfraError(
+            "this machine's Serve ended while it was asked",
+            why=str(error),
+            fix="run the command again: a new one is started",
+            reason="serve_gone",
+        ) from error
+    if not answer["ok"]:
+        told = answer["error"]
+        kind = UserError if told["owner"] == "ml" else InfraError
+        raise kind(told["what"], why=told["why"], fix=told["fix"], reason=told["reason"])
+
+
+def _stop(home: Path, state: LocalServe) -> None:
+    end_process(state.process, grace_s=STOP_GRACE_S)
+    shutil.rmtree(state.short_dir, ignore_errors=True)
+    remove_state(home)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """One deploying command a home."""
+    folder = serve_folder(home)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
