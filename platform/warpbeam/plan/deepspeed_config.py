@@ -51,6 +51,8 @@ def deepspeed_config(
         "steps_per_print": NEVER,
         "wall_clock_breakdown": False,
     }
+    if precision == "bf16":  # adding many micro-batches in bf16 would lose the small ones
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
     if lr is not None:
         parameters = {"lr": lr, "betas": list(betas), "eps": eps, "weight_decay": weight_decay, "torch_adam": True}
         config["optimizer"] = {"type": "AdamW", "params": parameters}

@@ -1,7 +1,8 @@
 """A first sum of the memory one rank needs. States are exact; activations and logits are estimates to choose by.
 
-States follow DeepSpeed's mixed precision (Rajbhandari et al. 2020, table 1): compute weights and gradients in the
-training precision, fp32 master weights and Adam's two moments. A stage divides by the world size what it shards.
+States follow DeepSpeed's mixed precision (Rajbhandari et al. 2020, table 1): compute weights in the training precision,
+fp32 master weights and Adam's two moments; but gradients are accumulated in fp32 (plan/deepspeed_config.py). A stage
+divides by the world size what it shards.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def memory_sum(
         weights, gradients, optimizer = 4 * n, 4 * n, 8 * n
     else:
         weights = size * n // (world_size if stage == 3 else 1)
-        gradients = size * n // (world_size if stage >= 2 else 1)
+        gradients = 4 * n // (world_size if stage >= 2 else 1)
         optimizer = ADAM_STATE_BYTES * n // world_size
     moved = (optimizer + (weights if stage == 3 else 0)) if offload != "none" else 0
     if moved:
