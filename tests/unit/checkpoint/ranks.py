@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,7 +75,7 @@ def cut_buckets(shape: tuple[int, ...], rank: int, world: int) -> list[Range | B
     """As ZeRO-1/2: a bucket's boundary falls anywhere; a rank may hold two ranges of one tensor, or none."""
     total = _numel(shape)
     bounds = sorted({0, total, *(total * i * i // (4 * world * world) for i in range(1, 2 * world))})
-    parts = [Range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [Range(a, b) for a, b in itertools.pairwise(bounds)]
     return list(parts[rank::world])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 import numpy as np
@@ -71,7 +71,7 @@ def test_a_box_is_maximal_ranges_in_order(data, shape) -> None:
     box = data.draw(boxes(shape))
     found = box_to_ranges(shape, box)
     assert [e for r in found for e in range(r.a, r.b)] == elements(shape, box).tolist()
-    assert all(before.b < after.a for before, after in zip(found, found[1:], strict=False)), "adjacent ranges are one"
+    assert all(before.b < after.a for before, after in pairwise(found)), "adjacent ranges are one"
 
 
 @given(st.data(), shapes)

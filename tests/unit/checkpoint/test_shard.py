@@ -31,7 +31,8 @@ def test_plain_safetensors_opens_it(tmp_path: Path) -> None:
     info = write_shard(pieces, path, {"torch": torch.get_rng_state()})
     loaded = load_file(path)
     assert torch.equal(loaded.pop("rng/torch"), torch.get_rng_state())
-    assert list(loaded) and set(loaded) == {str(piece) for piece, _ in pieces}
+    assert list(loaded)
+    assert set(loaded) == {str(piece) for piece, _ in pieces}
     assert all(torch.equal(loaded[str(piece)], tensor) for piece, tensor in pieces)
     with safe_open(path, "pt") as file:
         assert file.metadata()["schema"] == "warpbeam/shard/v1"
