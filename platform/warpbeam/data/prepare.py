@@ -1,0 +1,234 @@
+"""Prepares a job's data: plan, run the fixed tasks, judge the bad records, close the index.
+
+Prepared once for a fingerprint: a second call finds the index and returns. Killed in the middle, the next call goes on
+with the tasks that are not sealed. In the background, training reads what is sealed while the rest is made; an error
+reaches both the caller and, by `failed.json`, every reader that waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from warpbeam.data.index import FAILED, INDEX, SOURCES, Index, TaskTotals, add_stats, mark_failed, read_or_none
+from warpbeam.data.prepare_plan import PreparationPlan, Split, plan_preparation
+from warpbeam.data.prepare_task import Results, run_inline
+from warpbeam.data.stats import KEPT_PLACES, TaskStats, describe_places
+from warpbeam.data.write import write_index
+from warpbeam.errors import InfraError, UserError, WarpbeamError
+from warpbeam.job import Job
+from warpbeam.storage.config import StorageConfig
+from warpbeam.storage.store import ObjectStore
+
+Progress = Callable[[int, int, int, int], None]
+"""(tasks done, tasks in all, rows so far, tokens so far)."""
+
+MAX_SKIPPED_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Where the prepared data is and what it holds."""
+
+    fingerprint: str
+    prefix: str
+    tokenizer: str
+    """Prefix of the tokenizer's files (`tokenizer_store`)."""
+    index: Index
+    notes: tuple[str, ...]
+    """What a person should know: files passed over, what the tokenizer lacks."""
+
+
+def prepare(
+    job: Job,
+    root: Path,
+    store: ObjectStore,
+    config: StorageConfig,
+    *,
+    split: Split = "train",
+    ray: bool = True,
+    progress: Progress | None = None,
+) -> PreparedData:
+    """Prepare one of the job's data lists, and wait for it.
+
+    Args:
+        root: relative paths start here (the job file's folder).
+        config: of `store`; workers open it anew, and sources on S3 are reached by it.
+        ray: by Ray Data on the cluster that Ray is connected to; else in this process.
+
+    Raises:
+        UserError: sources that are not there, bad records, nothing to learn from.
+    """
+    plan = plan_preparation(job, root, store, config, split=split)
+    return _carry_out(plan, store, ray, progress, threading.Event())
+
+
+class Preparation:
+    """A preparation in the background: readers may begin at `prefix` at once."""
+
+    def __init__(
+        self, plan: PreparationPlan, store: ObjectStore, *, ray: bool, progress: Progress | None = None
+    ) -> None:
+        self.prefix = plan.prefix
+        self.tokenizer = plan.spec.tokenizer
+        self.notes = plan.notes
+        self._cancelled = threading.Event()
+        self._result: PreparedData | None = None
+        self._error: BaseException | None = None
+        if read_or_none(store, f"{plan.prefix}/{INDEX}") is None:
+            _open_prefix(plan, store)  # before anybody reads
+        self._thread = threading.Thread(
+            target=self._run, args=(plan, store, ray, progress), name="warpbeam-prepare", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """It has ended, well or badly."""
+        return not self._thread.is_alive()
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._error
+
+    def wait(self, timeout_s: float | None = None) -> PreparedData | None:
+        """The prepared data, or None when it has not ended in time; raises what it failed with."""
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def cancel(self) -> None:
+        """Begin no more tasks, and wait for the end. What is sealed stays; readers are told."""
+        self._cancelled.set()
+        self._thread.join()
+
+    def _run(self, plan: PreparationPlan, store: ObjectStore, ray: bool, progress: Progress | None) -> None:
+        try:
+            self._result = _carry_out(plan, store, ray, progress, self._cancelled)
+        except BaseException as error:
+            self._error = error
+
+
+def start_preparation(
+    job: Job,
+    root: Path,
+    store: ObjectStore,
+    config: StorageConfig,
+    *,
+    split: Split = "train",
+    ray: bool = True,
+    progress: Progress | None = None,
+) -> Preparation:
+    """Plan in this thread (mistakes in the job are raised here), then prepare in the background. See `prepare`."""
+    return Preparation(plan_preparation(job, root, store, config, split=split), store, ray=ray, progress=progress)
+
+
+def _carry_out(
+    plan: PreparationPlan, store: ObjectStore, ray: bool, progress: Progress | None, cancelled: threading.Event
+) -> PreparedData:
+    found = read_or_none(store, f"{plan.prefix}/{INDEX}")
+    if found is not None:
+        index = Index.from_json(found)
+    else:
+        try:
+            _open_prefix(plan, store)
+            index = _run_tasks(plan, store, ray, progress, cancelled)
+        except BaseException as error:
+            told = error if isinstance(error, WarpbeamError) else _unexpected(error)
+            mark_failed(store, plan.prefix, told)
+            if told is error or not isinstance(error, Exception):
+                raise
+            raise told from error
+    return PreparedData(plan.fingerprint, plan.prefix, plan.spec.tokenizer, index, plan.notes)
+
+
+def _open_prefix(plan: PreparationPlan, store: ObjectStore) -> None:
+    store.delete(f"{plan.prefix}/{FAILED}")
+    store.put(f"{plan.prefix}/{SOURCES}", plan.sources.to_json())
+
+
+def _run_tasks(
+    plan: PreparationPlan, store: ObjectStore, ray: bool, progress: Progress | None, cancelled: threading.Event
+) -> Index:
+    done: dict[int, tuple[TaskTotals, TaskStats]] = {}
+    rows = tokens = 0
+    results = _results(plan, ray)
+    try:
+        for result in results:
+            if result.stats.bad and plan.spec.on_bad_record == "fail":
+                raise _bad_records(plan, result.stats)
+            done[result.task] = result.totals, result.stats
+            rows += result.totals.rows
+            tokens += result.stats.tokens
+            if progress is not None:
+                progress(len(done), len(plan.tasks), rows, tokens)
+            if cancelled.is_set():
+                raise InfraError("the preparation was stopped", reason="stopped")
+    finally:
+        results.close()
+    in_order = [done[number] for number in range(len(plan.tasks))]
+    _check_skipped(plan, in_order)
+    return write_index(store, plan.prefix, plan.sources, in_order)
+
+
+def _results(plan: PreparationPlan, ray: bool) -> Results:
+    if not ray:
+        return run_inline(plan)
+    from warpbeam.data.ray_runner import run_with_ray
+
+    return run_with_ray(plan)
+
+
+def _bad_records(plan: PreparationPlan, stats: TaskStats) -> UserError:
+    places = describe_places(stats.places[:KEPT_PLACES], plan.spec.storage)
+    count = sum(stats.bad.values())
+    return UserError(
+        "\n".join(["bad records in the data:", *(f"  {place}" for place in places)]),
+        why=f"data.on_bad_record is fail; {count} bad in the {stats.records} records looked at there",
+        fix="mend or remove them, or set on_bad_record: skip under data:",
+        reason="bad_records",
+    )
+
+
+def _check_skipped(plan: PreparationPlan, results: list[tuple[TaskTotals, TaskStats]]) -> None:
+    """Refuse data of which too much was skipped, and a source without a single row."""
+    total = TaskStats()
+    for _, stats in results:
+        add_stats(total, stats)
+    bad = sum(total.bad.values())
+    if bad > MAX_SKIPPED_SHARE * total.records:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(total.bad.items()))
+        places = describe_places(total.places, plan.spec.storage)
+        raise UserError(
+            "\n".join([f"{bad} of {total.records} records are bad:", *(f"  {place}" for place in places)]),
+            why=f"{reasons}; more than {MAX_SKIPPED_SHARE:.0%} skipped is an error",
+            fix="see whether format: and fields: are right for this data",
+            reason="too_many_bad_records",
+        )
+    for number, source in enumerate(plan.sources.sources):
+        mine = [result for task, result in zip(plan.tasks, results, strict=True) if task.source == number]
+        if not any(totals.rows for totals, _ in mine):
+            raise _nothing_left(source.path, mine)
+
+
+def _nothing_left(path: str, results: list[tuple[TaskTotals, TaskStats]]) -> UserError:
+    total = TaskStats()
+    for _, stats in results:
+        add_stats(total, stats)
+    if not total.records:
+        return UserError(f"no records in {path}", why="its files hold only blank lines", reason="no_records")
+    counts = {"blank": total.blank, "left out by code.render": total.left_out, "dropped as too long": total.dropped}
+    counts["bad"] = sum(total.bad.values())
+    reasons = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return UserError(
+        f"nothing to learn from in {path}: {total.records} records, and none could be used",
+        why=reasons,
+        reason="no_rows",
+    )
+
+
+def _unexpected(error: BaseException) -> InfraError:
+    return InfraError("the preparation broke off", why=f"{type(error).__name__}: {error}", reason="preparation_failed")

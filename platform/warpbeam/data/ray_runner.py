@@ -1,0 +1,76 @@
+"""Runs a preparation's tasks on a Ray cluster, by Ray Data.
+
+The input is the list of tasks, in the order in which training needs them; each task reads its own piece of the sources
+and writes its own part, and only counts come back. So nothing depends on blocks, fusion or the number of workers, and
+no data flows through the object store. (Ray Data's own readers are not used: see the fusion fault in the ADR.)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from warpbeam.data.files import SourceFile
+from warpbeam.data.index import error_from_dict
+from warpbeam.data.prepare_plan import PreparationPlan
+from warpbeam.data.prepare_task import Results, TaskResult, runner_for
+from warpbeam.data.sources import Task
+from warpbeam.errors import InfraError, WarpbeamError
+
+DEFAULT_CPUS_PER_TASK = 0.5
+"""So that a preparation finds room beside training workers on a small machine."""
+_MAX_BLOCKS = 10_000
+
+
+def run_with_ray(plan: PreparationPlan, *, cpus_per_task: float = DEFAULT_CPUS_PER_TASK) -> Results:
+    """All tasks, as they end. Ray must be initialised; closing the iterator stops the tasks that have not begun."""
+    import ray
+    from ray.data import DataContext
+
+    items = [{"number": number, "task": json.dumps(asdict(plan.tasks[number]))} for number in plan.order]
+    with _quiet(DataContext.get_current()):
+        tasks = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
+        results = tasks.map(_run_task, fn_kwargs={"spec": plan.spec.to_json()}, num_cpus=cpus_per_task)
+        try:
+            for row in results.iter_rows():
+                if row["error"]:
+                    raise error_from_dict(json.loads(row["error"]))
+                yield TaskResult.from_json(row["result"])
+        except ray.exceptions.RayError as error:
+            raise InfraError(
+                "Ray could not finish the preparation",
+                why=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}",
+                fix="the same command again goes on with what is sealed already",
+                reason="preparation_failed",
+            ) from error
+
+
+def _run_task(item: dict[str, Any], spec: str) -> dict[str, str]:
+    """In a Ray worker. Our errors come back as values: Ray would wrap them in tracebacks."""
+    fields = json.loads(item["task"])
+    task = Task(fields["source"], SourceFile(**fields["file"]), fields["start"], fields["end"])
+    try:
+        return {"result": runner_for(spec).run(item["number"], task).to_json(), "error": ""}
+    except WarpbeamError as error:
+        return {"result": "", "error": json.dumps(error.to_dict())}
+
+
+@contextmanager
+def _quiet(context: Any) -> Iterator[None]:
+    """No bars and no chatter of Ray Data: progress is reported by whoever asked for the preparation."""
+    bars = context.enable_progress_bars
+    consoles = [h for h in logging.getLogger("ray.data").handlers if not isinstance(h, logging.FileHandler)]
+    levels = [handler.level for handler in consoles]
+    context.enable_progress_bars = False
+    for handler in consoles:
+        handler.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        context.enable_progress_bars = bars
+        for handler, level in zip(consoles, levels, strict=True):
+            handler.setLevel(level)
