@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,10 +91,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def _free_space(path: Path) -> str:
-    import shutil
-
     for folder in path.parents:
         if folder.is_dir():
             usage = shutil.disk_usage(folder)
-            return f"{usage.free / 2**20:.0f} MiB free of {usage.total / 2**30:.1f} GiB"
+            left, total = usage.free / 2**20, usage.total / 2**20
+            return f"{left:.0f} MiB free of {total:.0f} MiB without what could not be written"
     return "free space unknown"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -31,6 +32,8 @@ from warpbeam.storage.processes import ProcessIdentity, end_process, identify, i
 from warpbeam.storage.s3_client import PROBE_SETTINGS, signed_client
 from warpbeam.storage.s3_errors import S3_ERRORS, error_code, status_code
 from warpbeam.storage.seaweedfs import Ports
+
+_log = logging.getLogger(__name__)
 
 BUCKET = "warpbeam"
 START_TIMEOUT_S = 60.0
@@ -163,6 +166,8 @@ def _start(folder: Path, old: _State | None) -> _State:
     for attempt in range(3):
         ports = old.ports if old and attempt == 0 and seaweedfs.all_free(old.ports) else seaweedfs.pick_ports()
         state = _launch(folder, old, binary, ports)
+        if old is not None and old.endpoint_url != state.endpoint_url:
+            _log.warning("embedded S3: %s is taken by another program, now at %s", old.endpoint_url, state.endpoint_url)
         if _wait_ready(state, folder):
             return state
         ended = not is_running(state.process)

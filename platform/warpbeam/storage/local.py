@@ -45,7 +45,7 @@ class LocalStore:
         """See ObjectStore."""
         if start < 0 or (length is not None and length < 0):
             raise ValueError(f"get({key!r}): start and length must not be negative, got {start} and {length}")
-        with self._opened(key) as file:
+        with self._opened(key) as file, disk_errors(self._path(key)):
             file.seek(start)
             return file.read() if length is None else file.read(length)
 
@@ -189,6 +189,8 @@ class LocalStore:
         for name, entry in sorted((pair for pair in found if pair[0].startswith(beginning)), key=lambda pair: pair[0]):
             key = _below(folder, entry.name)
             if name.endswith("/"):
+                if entry.is_symlink() and self.root.joinpath(folder).is_relative_to(os.path.realpath(entry.path)):
+                    continue  # a link to a folder above: for ever
                 yield from self._walk(key, "")
             elif entry.is_file():
                 try:

@@ -238,6 +238,11 @@ class S3Store:
             from warpbeam.storage.embedded import disk_full, home
 
             return disk_full(home()) or ours
+        if self.config.kind == "embedded" and ours.reason == "bucket_missing":
+            ours.fix = (
+                "the pool's store is this machine's embedded server, which has the bucket `warpbeam` only: for a "
+                "bucket elsewhere, name its server in the pool's `storage:` (kind: s3)"
+            )
         return ours
 
     def _full(self, key: str) -> str:

@@ -32,6 +32,16 @@ def test_half_written_files_are_never_seen(tmp_path: Path) -> None:
     assert store.list_dirs("runs") == ["a"]
 
 
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "s")
+    store.put("a/b/c", b"1")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "d").write_bytes(b"2")
+    (tmp_path / "s/a/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "s/a/b/up").symlink_to(tmp_path / "s/a")
+    assert [info.key for info in store.list("")] == ["a/b/c", "a/linked/d"]
+
+
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     with pytest.raises(TypeError):
