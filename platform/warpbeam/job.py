@@ -159,7 +159,9 @@ class Train(Section):
     max_steps: int | None = Field(
         None, ge=1, examples=[1000], description="Optimizer steps; with epochs, whichever ends first."
     )
-    global_batch: int = Field(ge=1, examples=[64], description="Rows of seq_len in one optimizer step, over all ranks.")
+    global_batch: int = Field(
+        ge=1, le=1 << 30, examples=[64], description="Rows of seq_len in one optimizer step, over all ranks."
+    )
     lr: float = Field(gt=0, le=10, examples=["1e-5"], description="Peak learning rate.")
     min_lr_ratio: float = Field(0.0, ge=0, le=1, description="The schedule ends at lr times this.")
     schedule: Schedule = "cosine"

@@ -197,7 +197,7 @@ def train(section: Train) -> list[Problem]:
         )
     elif isinstance(section.warmup, int) and section.max_steps is not None and section.warmup >= section.max_steps:
         found.append(Problem(("warmup",), f"takes {section.warmup} steps of {section.max_steps}", "write fewer"))
-    if section.schedule != "wsd" and "decay" in section.model_fields_set and section.decay != 0.1:
+    if section.schedule != "wsd" and section.decay != type(section).model_fields["decay"].default:
         found.append(
             Problem(
                 ("decay",), f"has no meaning with schedule {section.schedule}", "leave it out, or write `schedule: wsd`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from warpbeam.job import JOB_SCHEMA
@@ -48,47 +49,25 @@ def job_yaml(
         lr: default 1e-5 for given weights, 1e-3 from scratch.
         notes: key (`seq_len`, `format`, ...) -> a comment that replaces ours, such as what was seen in the data.
     """
-    comment = _COMMENTS | (notes or {})
-    if lr is None:
-        lr = 1e-5 if model_path else 1e-3
-    source = {"format": data_format} if data_format != "auto" else {}
-    lines = [f"schema: {JOB_SCHEMA}", f"name: {_scalar(name)}{_after(comment['name'])}", "", "model:"]
-    if model_path:
-        lines.append(f"  path: {_scalar(model_path)}{_after(comment['path'])}")
-    else:
-        chosen = {"train": {"vocab_size": tokenizer}} if isinstance(tokenizer, int) else tokenizer
-        lines += ["  config:" + _after(comment["config"]), *_mapping(model_config or SMALL_MODEL, indent=4)]
-        lines.append(f"  tokenizer: {_flow(chosen)}{_after(comment['tokenizer'])}")
-    lines += ["", "data:", "  train:" + _after(comment["format"])]
-    lines += [
-        f"    - {_flow({'path': path} | source | ({'fields': fields} if fields else {}))}" for path in train_paths
-    ]
-    if eval_paths:
-        lines += ["  eval:" + _after(comment["eval"])]
-        lines += [
-            f"    - {_flow({'path': path} | source | ({'fields': fields} if fields else {}))}" for path in eval_paths
-        ]
-    lines += [
-        f"  seq_len: {seq_len}{_after(comment['seq_len'])}",
-        "",
-        "train:",
-        f"  method: {method}{_after(comment['method'])}",
-    ]
-    if epochs is not None:
-        lines.append(f"  epochs: {epochs:g}{_after(comment['epochs'])}")
-    if max_steps is not None:
-        lines.append(f"  max_steps: {max_steps}{_after(comment['max_steps'])}")
-    lines += [
-        f"  global_batch: {global_batch}{_after(comment['global_batch'])}",
-        f"  lr: {_number(lr)}{_after(comment['lr'])}",
-        f"  warmup: 0.03{_after(comment['warmup'])}",
-        "",
-        "resources:",
-        f"  accelerators: {accelerators}{_after(comment['accelerators'])}",
-    ]
-    if every_steps is not None:
-        lines += ["", "checkpoint:", f"  every_steps: {every_steps}{_after(comment['every_steps'])}"]
-    return "\n".join(lines) + "\n"
+    note = _COMMENTS | (notes or {})
+    source = ({"format": data_format} if data_format != "auto" else {}) | ({"fields": fields} if fields else {})
+    learning_rate = lr if lr is not None else (1e-5 if model_path else 1e-3)
+    train = {"method": method, "epochs": epochs, "max_steps": max_steps, "global_batch": global_batch}
+    train |= {"lr": learning_rate, "warmup": 0.03}
+    sections = {
+        "model": [_row("path", model_path, note)] if model_path else _scratch(model_config, tokenizer, note),
+        "data": [
+            *_sources("train", train_paths, source, note["format"]),
+            *_sources("eval", eval_paths or [], source, note["eval"]),
+            _row("seq_len", seq_len, note),
+        ],
+        "train": [_row(key, value, note) for key, value in train.items() if value is not None],
+        "resources": [_row("accelerators", accelerators, note)],
+        "checkpoint": [_row("every_steps", every_steps, note)] if every_steps is not None else [],
+    }
+    head = [f"schema: {JOB_SCHEMA}", _row("name", name, note, indent=0)]
+    body = [line for title, rows in sections.items() if rows for line in ("", f"{title}:", *rows)]
+    return "\n".join(head + body) + "\n"
 
 
 _COMMENTS: Final[dict[str, str]] = {
@@ -110,26 +89,36 @@ _COMMENTS: Final[dict[str, str]] = {
 }
 
 
+def _row(key: str, value: object, notes: dict[str, str], *, indent: int = 2) -> str:
+    return f"{' ' * indent}{key}: {_flow(value)}{_after(notes[key])}"
+
+
 def _after(comment: str) -> str:
     return f"  # {comment}" if comment else ""
 
 
-def _number(value: float) -> str:
-    """`1e-05` -> `1e-5`."""
-    mantissa, exponent, power = f"{value:g}".partition("e")
-    return f"{mantissa}e{int(power)}" if exponent else mantissa
+def _sources(part: str, paths: list[str], source: dict[str, Any], comment: str) -> list[str]:
+    if not paths:
+        return []
+    return [f"  {part}:" + _after(comment), *(f"    - {_flow({'path': path} | source)}" for path in paths)]
 
 
-def _scalar(value: object) -> str:
-    """JSON is YAML: quoting, true, null and numbers alike."""
-    return json.dumps(value, ensure_ascii=False)
+def _scratch(config: dict[str, Any] | None, tokenizer: str | int, notes: dict[str, str]) -> list[str]:
+    chosen = {"train": {"vocab_size": tokenizer}} if isinstance(tokenizer, int) else tokenizer
+    sizes = [f"    {key}: {_flow(value)}" for key, value in (config or SMALL_MODEL).items()]
+    return ["  config:" + _after(notes["config"]), *sizes, _row("tokenizer", chosen, notes)]
 
 
 def _flow(value: object) -> str:
+    """A value on one line. JSON is YAML: quoting, true and null alike; plain words need no quotes."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    return _scalar(value)
+    if isinstance(value, float):
+        mantissa, exponent, power = f"{value:g}".partition("e")
+        return f"{mantissa}e{int(power)}" if exponent else mantissa  # 1e-5, not 1e-05
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _mapping(values: dict[str, Any], *, indent: int) -> list[str]:
-    return [f"{' ' * indent}{key}: {_flow(value)}" for key, value in values.items()]
+_PLAIN: Final = re.compile(r"(?!(true|false|null|yes|no|on|off|inf|nan)$)[a-z][a-z_-]*[a-z]")

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import psutil
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from warpbeam import job_checks as checks
 from warpbeam.errors import PlatformError, UserError
 from warpbeam.job import EnvName, Name, Section
 from warpbeam.spec_file import Spec, build, digest, load_spec
-from warpbeam.spec_problems import Problem, nearest
+from warpbeam.spec_problems import Problem, nearest, refuse, show
 
 if TYPE_CHECKING:
     from warpbeam.storage.config import StorageConfig
@@ -59,10 +59,17 @@ def machine_memory_gib() -> float:
 
 
 def _or_measured(measure: Callable[[], float], number: type) -> BeforeValidator:
-    """Accept the word `machine` where a number is wanted."""
-    return BeforeValidator(
-        lambda value: measure() if value == "machine" else value, json_schema_input_type=number | Literal["machine"]
-    )
+    """Accept the word `machine` where a number is wanted, on a CPU pool."""
+
+    def read(value: object, info: ValidationInfo) -> object:
+        if value != "machine":
+            return value
+        kind = info.data.get("kind") or getattr(info.data.get("accelerator"), "kind", "cpu")
+        if kind != "cpu":
+            refuse(Problem((), f"`machine` measures CPUs, the accelerator is {show(kind)}", "write the number"))
+        return measure()
+
+    return BeforeValidator(read, json_schema_input_type=number | Literal["machine"])
 
 
 class Accelerator(Section):
@@ -74,6 +81,11 @@ class Accelerator(Section):
         examples=[80],
         description="Of one accelerator; on a CPU pool, host memory for each core. `machine`: measured.",
     )
+
+    def contradictions(self) -> list[Problem]:
+        if self.kind != "cpu" and self.kind.lower() == "cpu":
+            return [Problem(("kind",), f"is {show(self.kind)}", "write `kind: cpu`")]
+        return []
 
 
 class Storage(Section):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,9 +23,10 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from warpbeam.errors import UserError, WarpbeamError
 from warpbeam.secret_shapes import secret_shape
-from warpbeam.spec_problems import KeyPath, Problem, dotted, show, translate
+from warpbeam.spec_problems import KeyPath, Problem, show, translate
 
 MAX_BYTES: Final = 1 << 20
+MAX_DIGITS: Final = 40
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -154,18 +156,16 @@ SECRETS_ADVICE: Final = (
 
 def read_text(path: Path, *, kind: str) -> str:
     """The file's text; a path that leads to none is the caller's mistake whoever owns the file."""
-    if path.is_dir():
-        raise UserError(
-            f"{path} is a folder, not a {kind}", fix=f"name the file in it{_choices(path)}", reason="not_a_file"
-        )
-    if not path.exists():
-        raise UserError(f"there is no {kind} at {path}", fix=_similar(path), reason="missing_file")
     try:
         raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"there is no {kind} at {path}", fix=_similar(path), reason="missing_file") from None
+    except IsADirectoryError:
+        fix = f"name the file in it{_choices(path)}"
+        raise UserError(f"{path} is a folder, not a {kind}", fix=fix, reason="not_a_file") from None
     except OSError as cause:
-        raise UserError(
-            f"cannot read {path}: {cause.strerror}", fix="check its permissions", reason="unreadable_file"
-        ) from cause
+        what = f"cannot read {path}: {cause.strerror}"
+        raise UserError(what, fix="check its permissions", reason="unreadable_file") from cause
     if len(raw) > MAX_BYTES:
         raise UserError(
             f"{path} has {len(raw):,} bytes: that is no {kind}",
@@ -198,6 +198,9 @@ def parse(text: str, *, name: str, kind: str = "file", error: type[WarpbeamError
         root = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as cause:
         raise _syntax_error(cause, text, name, error) from None
+    except RecursionError:
+        fix = "write fewer brackets inside each other"
+        raise error(f"{name} is nested too deeply", fix=fix, reason="bad_yaml") from None
     except YAMLError as cause:  # a character YAML does not allow: its message holds no excerpt
         line = _line_of_control_character(text)
         where = f"{name}:{line}" if line else name
@@ -224,11 +227,8 @@ def _line_of_control_character(text: str) -> int | None:
 def _syntax_error(cause: MarkedYAMLError, text: str, name: str, error: type[WarpbeamError]) -> WarpbeamError:
     mark = cause.problem_mark or cause.context_mark
     where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-    line = (
-        text.splitlines()[mark.line]
-        if mark and mark.line < text.count("\n") + 1 and text.splitlines()[mark.line :]
-        else ""
-    )
+    lines = text.splitlines()
+    line = lines[mark.line] if mark and mark.line < len(lines) else ""
     problem = str(cause.problem or cause.context or "broken YAML")
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in problem:
         return error(f"{where}: a tab where YAML wants spaces", fix="indent with spaces only", reason="bad_yaml")
@@ -308,9 +308,12 @@ class _Reader:
             return self._unread(key, line, f"the tag {tag} is not read", "write the plain value")
         build = _SCALARS.get(tag.removeprefix(_CORE), str)
         try:
-            return build(text)
+            value = build(text)
         except ValueError:
             return self._unread(key, line, f"cannot be read, it is {show(text)}", "put it in quotes if it is text")
+        if isinstance(value, float) and not math.isfinite(value):
+            return self._unread(key, line, f"must be a finite number, it is {show(text)}", "write a number")
+        return value
 
     def _unread(self, key: KeyPath, line: int, wrong: str, write: str) -> None:
         self.unread.add(key)
@@ -324,25 +327,19 @@ def _integer(text: str) -> int:
     digits = text.replace("_", "").lower()
     sign = -1 if digits.startswith("-") else 1
     digits = digits.lstrip("+-")
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("too long")
     base = {"0x": 16, "0o": 8, "0b": 2}.get(digits[:2], 10)
     return sign * int(digits if base == 10 else digits[2:], base)
 
 
 def _float(text: str) -> float:
-    return float(
-        text.replace("_", "")
-        .replace(".inf", "inf")
-        .replace(".Inf", "inf")
-        .replace(".INF", "inf")
-        .lower()
-        .replace(".nan", "nan")
-    )
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
 def _truth(text: str) -> bool | str:
-    return (
-        text.lower() == "true" if text.lower() in ("true", "false") else text
-    )  # `yes`, under a YAML 1.1 directive, is text
+    """A `%YAML 1.1` directive makes `yes` a truth value; here it stays text."""
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
@@ -351,16 +348,3 @@ _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
     "bool": _truth,
     "null": lambda _: None,
 }
-
-__all__ = [
-    "Problem",
-    "Spec",
-    "build",
-    "digest",
-    "dotted",
-    "error_for",
-    "find_secrets",
-    "load_spec",
-    "parse",
-    "read_text",
-]

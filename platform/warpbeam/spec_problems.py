@@ -138,10 +138,8 @@ def _wrong_value(key: KeyPath, details: ErrorDetails, model: type[BaseModel]) ->
     if kind == "literal_error":
         choices = [text.strip("'") for text in ctx["expected"].replace(" or ", ", ").split(", ")]
         near = nearest(got, choices) if isinstance(got, str) else None
-        wrong = f"must be {' | '.join(choices)}, it is {show(got)}"
-        return Problem(
-            key, wrong, f"did you mean `{near}`?" if near else "" if len(choices) > 1 else f"write {choices[0]}"
-        )
+        advice = f"did you mean `{near}`?" if near else f"write {' or '.join(choices)}"
+        return Problem(key, f"must be {' | '.join(choices)}, it is {show(got)}", advice)
     return Problem(key, f"{_limit(kind, ctx)}, it is {show(got)}", write)
 
 

@@ -81,6 +81,9 @@ def test_where_things_are_stored() -> None:
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
+        ({"accelerator": {"kind": "CPU", "memory_gib": 8}}, "write `kind: cpu`"),
+        ({"accelerator": {"kind": "L4", "memory_gib": "machine"}}, "`machine` measures CPUs"),
+        ({"accelerators_per_node": "machine"}, "`machine` measures CPUs"),
         ({"accelerator": {"kind": "cpu"}}, "accelerator.memory_gib: is missing"),
         ({"gpus_per_node": 8}, "write `accelerators_per_node`"),
         ({"nodes": "two"}, "nodes: must be a whole number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, cast
 
@@ -92,24 +93,13 @@ def make_plan(
     Raises:
         UserError: the pool has too few accelerators or the batch does not divide; with the nearest legal values.
     """
-    warnings: list[str] = []
     ranks = world_size if world_size is not None else asked_world_size(job, pool)
-    if pool.is_cpu and ranks > pool.accelerators:
-        warnings.append(
-            f"{ranks} ranks share {pool.accelerators} CPU cores: it works, but no faster than {pool.accelerators}"
-        )
     precision = _precision(job, pool)
-    if precision == "bf16" and pool.is_cpu:
-        warnings.append("bf16 on CPUs is slower than fp32 on most of them")
-    shape = _shape(job, model_config, warnings)
+    config = None if job.code.model else model_config if model_config is not None else scratch_config(job)
+    shape = model_shape(config) if config is not None and is_known(config) else None
     micro_batch = _micro_batch(job, pool, ranks, precision, shape, elastic=elastic)
     accumulation = accumulation_steps(job.train.global_batch, ranks, micro_batch)
     memory = _memory(job, pool, ranks, precision, shape, micro_batch)
-    if memory and not memory.fits:
-        warnings.append(
-            f"a first sum needs {memory.total_gib:.1f} GiB for each rank, there are {memory.available_gib:.1f}: "
-            "it may run out of memory"
-        )
     strategy, offload = job.parallelism.strategy, job.parallelism.offload
     return Plan(
         run=job.name,
@@ -129,7 +119,7 @@ def make_plan(
         deepspeed=None if strategy == "ddp" else _deepspeed(job, pool, ranks, precision, micro_batch, accumulation),
         memory=memory,
         legal_world_sizes=legal_world_sizes(job.train.global_batch, job.parallelism.micro_batch, pool.max_ranks),
-        warnings=tuple(warnings),
+        warnings=tuple(_warnings(pool, ranks, precision, config, memory)),
     )
 
 
@@ -138,10 +128,12 @@ def asked_world_size(job: Job, pool: Pool) -> int:
     asked, there = job.resources.accelerators, pool.max_ranks
     least = asked.min if isinstance(asked, Range) else asked
     if least > there:
-        what = "CPU cores" if pool.is_cpu else f"{pool.accelerator.kind} accelerators"
+        each = f"{pool.accelerators_per_node} {pool.accelerator.kind} accelerators each"
+        if pool.is_cpu:
+            each = f"{pool.accelerators_per_node} CPU cores each, and a rank takes {pool.cpus_per_worker:g}"
         raise UserError(
             f"resources.accelerators asks for {least}, the pool `{pool.name}` has {there}",
-            why=f"it has {pool.nodes} node(s) with {pool.accelerators_per_node} {what} each",
+            why=f"it has {pool.nodes} node(s) with {each}",
             fix=f"write `accelerators: {there}` or less, or choose another pool (--pool)",
             reason="too_few_accelerators",
         )
@@ -174,16 +166,20 @@ def _precision(job: Job, pool: Pool) -> Literal["fp32", "bf16"]:
     return job.train.precision
 
 
-def _shape(job: Job, model_config: dict[str, Any] | None, warnings: list[str]) -> ModelShape | None:
-    config = model_config if model_config is not None else scratch_config(job)
-    if config is None or job.code.model:
-        return None
-    if not is_known(config):
-        warnings.append(
-            f"the planner does not know the model family {config.get('model_type')!r}: memory is not summed"
-        )
-        return None
-    return model_shape(config)
+def _warnings(
+    pool: Pool, ranks: int, precision: str, config: dict[str, Any] | None, memory: MemorySum | None
+) -> Iterator[str]:
+    """What works, but not as well as it looks."""
+    cores = pool.accelerators
+    if pool.is_cpu and ranks > cores:
+        yield f"{ranks} ranks share {cores} CPU cores: it works, but no faster than {cores}"
+    if precision == "bf16" and pool.is_cpu:
+        yield "bf16 on CPUs is slower than fp32 on most of them"
+    if config is not None and not is_known(config):
+        yield f"the planner does not know the model family {config.get('model_type')!r}: memory is not summed"
+    if memory is not None and not memory.fits:
+        need, there = memory.total_gib, memory.available_gib
+        yield f"a first sum needs {need:.1f} GiB for each rank, there are {there:.1f}: it may run out of memory"
 
 
 def scratch_config(job: Job) -> dict[str, Any] | None:
