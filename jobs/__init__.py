@@ -1,0 +1,1 @@
+"""Jobs: examples to copy. A package, so that an installed namesake never wins."""

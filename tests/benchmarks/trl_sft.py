@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 tests/benchmarks/trl_sft.py --data DIR --tokenizer DIR --model CONFIG.json
         --mode default|packed --rows ROWS_PER_RANK --seq-len N --steps N --out OUT.json
 
-Runs in an environment of its own (`make bench-trl` makes it): TRL is no dependency of ours. Rank 0 writes, for each step
+Runs in an environment of its own (`make bench-trl` makes it): TRL is no dependency. Rank 0 writes, for each step
 after the first, its seconds and the loss tokens of the whole world.
 """
 
