@@ -171,7 +171,10 @@ def _length(record: Normalised, tokenizer: Any) -> int:
     elif isinstance(record, Completion):
         texts, turns = [record.prompt, record.completion, record.system or ""], 2
     else:
-        texts, turns = [turn["content"] for turn in clean_messages(record.messages)], len(record.messages)
+        cleaned = clean_messages(record.messages)
+        if not any(turn["role"] == "assistant" for turn in cleaned):
+            raise BadRecordError("no_loss", "no assistant turn")
+        texts, turns = [turn["content"] for turn in cleaned], len(cleaned)
     if tokenizer is None:
         # Characters outside Latin scripts are nearer to a token each.
         tokens = sum(len(text.encode("utf-8", "replace")) for text in texts) / CHARS_PER_TOKEN

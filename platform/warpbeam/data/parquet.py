@@ -5,6 +5,7 @@ pyarrow is called here and nowhere else on the input side; its complaints become
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from warpbeam.errors import UserError
 
 if TYPE_CHECKING:
     from warpbeam.storage import StorageConfig
+
+log = logging.getLogger(__name__)
 
 BATCH_ROWS = 256
 """Rows turned into Python objects at once."""
@@ -49,10 +52,23 @@ def iter_rows(
         number = sum(parquet.metadata.row_group(index).num_rows for index in range(start))
         present = None if columns is None else [name for name in parquet.schema_arrow.names if name in set(columns)]
         for batch in parquet.iter_batches(BATCH_ROWS, row_groups=range(start, end), columns=present, use_threads=False):
-            rows = batch.to_pylist() if batch.num_columns else [{}] * batch.num_rows
-            for row in rows:
+            for row in _python_rows(batch):
                 number += 1
                 yield number, row
+
+
+def _python_rows(batch: Any) -> list[dict[str, Any]]:
+    """The rows as dictionaries; a column that Python has no values for (a date in the year 20000) is left out."""
+    try:
+        return batch.to_pylist() if batch.num_columns else [{}] * batch.num_rows
+    except (ValueError, OverflowError):
+        columns = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                columns[name] = column.to_pylist()
+            except (ValueError, OverflowError) as error:
+                log.warning("column %s is left out: %s", name, error)
+        return [{name: values[row] for name, values in columns.items()} for row in range(batch.num_rows)]
 
 
 @contextmanager
@@ -64,7 +80,7 @@ def _opened(file: SourceFile, config: StorageConfig | None) -> Iterator[Any]:
     try:
         with pq.ParquetFile(stream) as parquet:
             yield parquet
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise UserError(
             f"{file.uri} is not a whole Parquet file",
             why=str(error).splitlines()[0],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -113,7 +114,7 @@ def _parse_line(line: Line, file: SourceFile) -> RawRecord | BadRecord | Blank:
         return BadRecord(line.number, line.offset, "line_too_long", f"the line has {line.size} bytes")
     if line.offset == 0:
         data = data.removeprefix(codecs.BOM_UTF8)
-        _refuse_array(data, file)
+    _refuse_array(data, file)
     if not data.strip():
         return Blank(line.number, line.offset)
     try:
@@ -141,8 +142,13 @@ def parse_object(data: bytes) -> dict[str, Any]:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise BadRecordError("invalid_utf8", "half of a surrogate pair, which is no character") from error
-    except (ValueError, RecursionError) as error:
-        raise BadRecordError("broken_json", f"{error}" or "nested too deeply") from error
+    except json.JSONDecodeError as error:
+        detail = f"{error.msg} at column {error.colno} (each line must be one whole JSON object)"
+        raise BadRecordError("broken_json", detail) from error
+    except RecursionError as error:
+        raise BadRecordError("broken_json", "nested too deeply") from error
+    except ValueError as error:  # a number with thousands of digits
+        raise BadRecordError("broken_json", f"{error}") from error
     if not isinstance(value, dict):
         raise BadRecordError("not_an_object", f"a JSON {_json_type(value)} where an object {{...}} is expected")
     return value
@@ -153,9 +159,8 @@ def _json_type(value: Any) -> str:
     return names[type(value)]
 
 
-def _refuse_array(first_line: bytes, file: SourceFile) -> None:
-    name = file.uri.lower().removesuffix(".gz").removesuffix(".zst")
-    if name.endswith(".json") and first_line.lstrip().startswith(b"["):
+def _refuse_array(line: bytes, file: SourceFile) -> None:
+    if line.lstrip().startswith(b"[") and re.search(r"\.json(\.gz|\.zst)?$", file.uri.lower()):
         raise UserError(
             f"{file.uri} holds one JSON array, not one object a line",
             why="only JSON Lines can be read in parallel and in bounded memory",

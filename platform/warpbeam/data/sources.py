@@ -137,7 +137,7 @@ def _expand_local(path: str, root: Path) -> Expansion:
             return _sift(path, [_Entry(target.name, uri, stat.st_size, local_stamp(stat))], exact=True)
         if target.is_dir():
             return _sift(path, _walk(uri, ""))
-        literal, pattern = _split_pattern(uri)
+        literal, pattern = _split_pattern(uri + "/" if path.endswith("/") else uri)
         if pattern is None or not os.path.isdir(literal):
             raise _nothing(path, f"there is no {uri if pattern is None else literal}")
         return _sift(path, _walk(literal, ""), pattern=pattern)
