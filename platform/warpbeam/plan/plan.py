@@ -141,15 +141,15 @@ def asked_world_size(job: Job, pool: Pool) -> int:
         return asked
     legal = legal_world_sizes(job.train.global_batch, job.parallelism.micro_batch, min(asked.max, there))
     if not legal or legal[-1] < least:
-        raise _does_not_divide(job, least)
+        raise _does_not_divide(job, pool, least)
     return legal[-1]
 
 
-def _does_not_divide(job: Job, ranks: int) -> UserError:
+def _does_not_divide(job: Job, pool: Pool, ranks: int) -> UserError:
     micro_batch = job.parallelism.micro_batch or 1
     unit = ranks * micro_batch
     batches = " or ".join(map(str, nearest_multiples(job.train.global_batch, unit)))
-    sizes = legal_world_sizes(job.train.global_batch, micro_batch, 4 * ranks)
+    sizes = legal_world_sizes(job.train.global_batch, micro_batch, max(ranks, pool.max_ranks))
     nearby = sorted(sorted(sizes, key=lambda size: abs(size - ranks))[:3])
     by = f"{ranks} ranks" if micro_batch == 1 else f"{ranks} ranks x micro_batch {micro_batch} = {unit}"
     fix = f"write `global_batch: {batches}`"
@@ -195,7 +195,7 @@ def _micro_batch(
 ) -> int:
     batch, fixed = job.train.global_batch, job.parallelism.micro_batch
     if not elastic and batch % (ranks * (fixed or 1)):
-        raise _does_not_divide(job, ranks)
+        raise _does_not_divide(job, pool, ranks)
     if fixed is not None:
         return fixed
     rows = -(-batch // ranks)
