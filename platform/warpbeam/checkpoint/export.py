@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from warpbeam.checkpoint.end_of_turn import with_end_of_turn
 from warpbeam.checkpoint.hf_names import FileNames, file_names
 from warpbeam.checkpoint.log import Entry, RunLog, live_commits
 from warpbeam.checkpoint.manifest import TensorEntry
@@ -181,6 +180,24 @@ def _reserve(store: ObjectStore, team: str, name: str, version: str | None, line
     return str(number)
 
 
+def _with_stops(generation: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """generation_config.json that names every token to stop at: a base model's own end is often not its template's."""
+    from warpbeam.data.tokenizer import load_folder, stop_ids
+
+    if not (folder / "tokenizer_config.json").exists():
+        return generation
+    tokenizer = load_folder(folder)
+    known = generation.get("eos_token_id")
+    ends = [known] if isinstance(known, int) else list(known or [])
+    ends += [end for end in stop_ids(tokenizer) if end not in ends]
+    generation = {key: value for key, value in generation.items() if key != "_from_model_config"}
+    if ends:
+        generation["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+    if generation.get("pad_token_id") is None and tokenizer.pad_token_id is not None:
+        generation["pad_token_id"] = tokenizer.pad_token_id
+    return generation
+
+
 @dataclass(frozen=True)
 class _OutTensor:
     """A tensor of the exported files: `source` as a whole, or one part of what it converts to."""
@@ -245,7 +262,7 @@ class _Export:
             self._write_json("config.json", config)
             path = self.folder / "generation_config.json"
             generation = json.loads(path.read_text()) if path.exists() else {}
-            self._write_json("generation_config.json", with_end_of_turn(generation, self.folder))
+            self._write_json("generation_config.json", _with_stops(generation, self.folder))
         for path in sorted(self.folder.iterdir()):
             if path.is_file():
                 self._put(path.name, path.read_bytes())

@@ -76,9 +76,9 @@ class Entry:
     def from_bytes(cls, data: bytes, where: str) -> Entry:
         """Parse a stored entry; a newer schema is refused, damage is `LogBroken`."""
         try:
-            raw = json.loads(data)
+            raw = dict(json.loads(data))
             schema = raw.pop("schema")
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise LogBroken(f"log entry {where} is not readable", why=str(error)) from error
         check_schema(schema, SCHEMA, where)
         try:

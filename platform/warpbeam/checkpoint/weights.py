@@ -158,7 +158,8 @@ def fetch_model_folder(uri: str, config: StorageConfig | None, cache_dir: Path, 
     if uri.startswith("hf://"):
         return _from_hub(uri.removeprefix("hf://"), revision)
     if uri.startswith("s3://"):
-        return _from_store(uri, config, cache_dir)
+        store, prefix = open_uri(uri, config)
+        return fetch_from_store(store, prefix, uri, cache_dir)
     folder = Path(uri.removeprefix("file://")).expanduser()
     if not folder.is_dir():
         raise UserError(
@@ -169,8 +170,8 @@ def fetch_model_folder(uri: str, config: StorageConfig | None, cache_dir: Path, 
     return folder
 
 
-def _from_store(uri: str, config: StorageConfig | None, cache_dir: Path) -> Path:
-    store, prefix = open_uri(uri, config)
+def fetch_from_store(store: ObjectStore, prefix: str, uri: str, cache_dir: Path) -> Path:
+    """The same for a model below `prefix` of an open store; `uri` is its name in messages."""
     found = {info.key.removeprefix(f"{prefix}/"): info for info in store.list(f"{prefix}/") if info.size}
     if not found:
         raise UserError(f"there is no model at {uri}", why="no object begins with it", reason="model_missing")
