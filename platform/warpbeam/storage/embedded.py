@@ -115,12 +115,14 @@ def stop_server(home: Path) -> bool:
     with _locked(folder / "start.lock", _LOCK_TIMEOUT_S):
         state = _read_state(folder)
         process = state.process if state is not None else _lock_holder(folder)
-        if process is None or not is_running(process):
-            return False
-        end_process(process, grace_s=STOP_GRACE_S)
+        running = process is not None and is_running(process)
+        if process is not None and running:
+            end_process(process, grace_s=STOP_GRACE_S)
         if state is not None:
-            _remove_sockets(state, folder)
-        return True
+            _remove_sockets(state)
+            if Path(state.socket_dir).parent != folder:
+                shutil.rmtree(state.socket_dir, ignore_errors=True)
+        return running
 
 
 def disk_full(home: Path) -> InfraError | None:
@@ -166,6 +168,8 @@ def _start(folder: Path, old: _State | None) -> _State:
     for attempt in range(3):
         ports = old.ports if old and attempt == 0 and seaweedfs.all_free(old.ports) else seaweedfs.pick_ports()
         state = _launch(folder, old, binary, ports)
+        if old is not None and old.ports != ports:
+            _remove_sockets(old)
         if old is not None and old.endpoint_url != state.endpoint_url:
             _log.warning("embedded S3: %s is taken by another program, now at %s", old.endpoint_url, state.endpoint_url)
         if _wait_ready(state, folder):
@@ -303,13 +307,11 @@ def _socket_dir(folder: Path, old: _State | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="warpbeam-s3-", dir="/tmp"))
 
 
-def _remove_sockets(state: _State, folder: Path) -> None:
+def _remove_sockets(state: _State) -> None:
     """The server leaves its gRPC sockets in /tmp, named by port, and cannot be told otherwise."""
     for port in state.ports.values():
         for left in Path("/tmp").glob(f"seaweedfs-*-grpc-{port}.sock"):
             left.unlink(missing_ok=True)
-    if Path(state.socket_dir).parent != folder:
-        shutil.rmtree(state.socket_dir, ignore_errors=True)
 
 
 def _fresh_log(folder: Path) -> int:

@@ -126,7 +126,7 @@ def translate(error: BaseException, *, uri: str, endpoint_url: str | None = None
 
 
 def _from_answer(error: ClientError, uri: str, endpoint_url: str | None) -> WarpbeamError:
-    code, status = error_code(error), status_code(error)
+    code = error_code(error)
     at = _at(endpoint_url)
     if code == "NoSuchBucket":
         return missing_bucket(uri, endpoint_url)
@@ -153,6 +153,18 @@ def _from_answer(error: ClientError, uri: str, endpoint_url: str | None) -> Warp
             fix="set the bucket's region in the pool's `storage:` (region: ...)",
             reason="wrong_region",
         )
+    if code in _NO_CONDITIONS:
+        return StoreSetupError(
+            f"the store of {uri}{at} cannot do {error.operation_name} as asked",
+            why=f"it answered {code}",
+            reason="store_unsupported",
+        )
+    return _from_failure(error, uri, endpoint_url)
+
+
+def _from_failure(error: ClientError, uri: str, endpoint_url: str | None) -> WarpbeamError:
+    """Answers that neither the credentials nor the request's address explain."""
+    code, status = error_code(error), status_code(error)
     if code == "RequestTimeTooSkewed":
         return InfraError(
             f"this machine's clock differs too much from the clock of the store of {uri}",
@@ -161,17 +173,11 @@ def _from_answer(error: ClientError, uri: str, endpoint_url: str | None) -> Warp
             reason="clock_skew",
         )
     if code in _FULL or status == 507:
-        return InfraError(f"disk full: the store of {uri}{at}", why=code, reason="disk_full")
-    if code in _NO_CONDITIONS:
-        return StoreSetupError(
-            f"the store of {uri}{at} cannot do {error.operation_name} as asked",
-            why=f"it answered {code}",
-            reason="store_unsupported",
-        )
+        return InfraError(f"disk full: the store of {uri}{_at(endpoint_url)}", why=code, reason="disk_full")
     if status is not None and 300 <= status < 500 and status not in (408, 429):
         return _not_s3(uri, endpoint_url, f"it answered {error.operation_name} with {_said(error, code, status)}")
     return InfraError(
-        f"the store failed on {error.operation_name} for {uri}{at}",
+        f"the store failed on {error.operation_name} for {uri}{_at(endpoint_url)}",
         why=_said(error, code, status),
         reason="store_failed",
     )
