@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.embedded import ensure_server
 

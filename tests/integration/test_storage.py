@@ -18,15 +18,15 @@ import boto3
 import pytest
 from botocore import UNSIGNED
 from botocore.client import Config
+
+from tests.integration.scripted_s3 import ScriptedS3
+from tests.unit.storage.contract import StoreContract
 from warpbeam.errors import InfraError
 from warpbeam.storage import ObjectStore, StorageConfig, StoreSetupError, open_store
 from warpbeam.storage.check import check_store
 from warpbeam.storage.embedded import ensure_server
 from warpbeam.storage.s3 import S3Store
 from warpbeam.storage.s3_client import ClientSettings
-
-from tests.integration.scripted_s3 import ScriptedS3
-from tests.unit.storage.contract import StoreContract
 
 _CANARY = "canary-3f9c1e"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from warpbeam.storage import open_store, seaweedfs
 from warpbeam.storage.embedded import ensure_server, home, stop_server
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from warpbeam.errors import UserError
 from warpbeam.storage import ObjectMissing, ObjectStore
 

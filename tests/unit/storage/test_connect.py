@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from warpbeam.errors import UserError
 from warpbeam.storage import StorageConfig, config_for, open_store, open_uri
 from warpbeam.storage.local import LocalStore

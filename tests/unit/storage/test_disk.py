@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from warpbeam.errors import InfraError
 from warpbeam.storage.disk import disk_errors, replace_file, replacing
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from warpbeam.errors import UserError
 from warpbeam.storage import layout
 from warpbeam.storage.keys import check_key, check_prefix, join_key

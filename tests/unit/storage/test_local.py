@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+
+from tests.unit.storage.contract import StoreContract
 from warpbeam.errors import PlatformError, UserError
 from warpbeam.storage import ObjectStore, StorageConfig, StoreSetupError, open_store
 from warpbeam.storage.check import check_store
 from warpbeam.storage.disk import TEMP_PREFIX
 from warpbeam.storage.local import LocalStore
-
-from tests.unit.storage.contract import StoreContract
 
 
 @pytest.fixture

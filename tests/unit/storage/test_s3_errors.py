@@ -6,6 +6,7 @@ import pytest
 from boto3.exceptions import S3UploadFailedError
 from botocore import exceptions as boto_errors
 from botocore.exceptions import ClientError
+
 from warpbeam.errors import InfraError, WarpbeamError
 from warpbeam.storage import ObjectMissing, StoreSetupError
 from warpbeam.storage.s3_errors import translate

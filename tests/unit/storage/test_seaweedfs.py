@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from warpbeam.errors import PlatformError
 from warpbeam.storage import StorageConfig, seaweedfs
 from warpbeam.storage.embedded import EmbeddedServer, home, server_for, stop_server
