@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from warpbeam.errors import UserError
 from warpbeam.job import Job, Range, TrainTokenizer, check_name, load_job, parse_job
 from warpbeam.secret_shapes import redact

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from warpbeam.job import TrainTokenizer, load_job
 from warpbeam.job_template import job_yaml
 from warpbeam.plan.plan import make_plan

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from warpbeam.errors import PlatformError, UserError
 from warpbeam.pool import LOCAL_POOL, Pool, load_pool, machine_cores, machine_memory_gib, parse_pool
 from warpbeam.spec_file import parse

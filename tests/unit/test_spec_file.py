@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from warpbeam.errors import UserError
 from warpbeam.job import load_job
 from warpbeam.spec_file import parse

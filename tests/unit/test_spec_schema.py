@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+
 from warpbeam.spec_file import parse
 from warpbeam.spec_problems import leaf_keys, model_at
 from warpbeam.spec_schema import MODELS, render

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from packaging.specifiers import SpecifierSet
+
 from warpbeam.versions import KNOWN_BAD, TESTED, check_versions, installed_versions, to_dict, works
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from warpbeam.plan.batch import accumulation_steps, divisors, largest_micro_batch, legal_world_sizes, nearest_multiples
 
 small = st.integers(1, 300)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from tests.unit.plan.jobs import job
 from warpbeam.job import Job
 from warpbeam.plan.compare import KINDS, compare_jobs
 from warpbeam.spec_problems import leaf_keys
-
-from tests.unit.plan.jobs import job
 
 
 def test_the_table_covers_every_key_once() -> None:

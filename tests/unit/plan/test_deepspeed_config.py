@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from warpbeam.plan.deepspeed_config import deepspeed_config
 
 GOLDEN = Path(__file__).parent / "golden"

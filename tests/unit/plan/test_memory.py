@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from warpbeam.plan.memory import GIB, MemorySum, memory_sum
 from warpbeam.plan.model_shape import model_shape
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+
 from warpbeam.errors import UserError
 from warpbeam.plan.model_shape import FAMILIES, flops_per_token, flops_per_token_6n, model_shape
 

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from warpbeam.errors import UserError
-from warpbeam.plan.plan import Plan, make_plan
 
 from tests.unit.plan.jobs import job, pool
+from warpbeam.errors import UserError
+from warpbeam.plan.plan import Plan, make_plan
 
 
 def test_the_batch_is_shared_exactly() -> None:

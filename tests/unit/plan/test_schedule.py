@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from warpbeam.plan.schedule import learning_rate, lr_of, warmup_steps
 
 from tests.unit.plan.jobs import job
+from warpbeam.plan.schedule import learning_rate, lr_of, warmup_steps
 
 KINDS = ("cosine", "linear", "constant", "wsd")
 
