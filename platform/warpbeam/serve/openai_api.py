@@ -70,7 +70,11 @@ class Routes:
         stats = self._service.engine.stats()
         healthy = self._service.engine.healthy()
         return JSONResponse(
-            {"status": "ok" if healthy else "engine_dead", "requests": stats.requests},
+            {
+                "status": "ok" if healthy else "engine_dead",
+                "requests": stats.requests,
+                "generated_tokens": stats.generated_tokens,
+            },
             status_code=200 if healthy else 503,
         )
 

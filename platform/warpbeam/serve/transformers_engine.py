@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessor,
@@ -158,14 +159,21 @@ class TransformersEngine:
         dtype = options.dtype if options.dtype != "auto" else ("bfloat16" if device == "cuda" else "float32")
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        model = AutoModelForCausalLM.from_pretrained(
-            self._folder.path,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            attn_implementation="sdpa",
-        )
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                self._folder.path,
+                dtype=getattr(torch, dtype),
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                attn_implementation="sdpa",
+            )
+        except (ValueError, OSError, RuntimeError, SafetensorError) as error:
+            raise UserError(
+                f"the weights in {self._folder.path} cannot be loaded: {error}",
+                fix="export or copy the model again: a file may be cut off, or be another model's",
+                reason="model_broken",
+            ) from error
         model = model.eval().to(device)
         plan = self._plan(model, device)
         self._manager = self._build_manager(model, plan, device)
