@@ -6,8 +6,9 @@ from warpbeam.cli.output import say
 
 
 def down() -> None:
-    """Stop the served model and the embedded S3 server of this machine. Their data stays; the next command restarts
-    them.
+    """Stop the served models and the embedded S3 server of this machine.
+
+    Their data stays; the next command starts them again.
     """
     from warpbeam.serve.deploy import stop_serving
     from warpbeam.storage.embedded import home, stop_server

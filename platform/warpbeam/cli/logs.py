@@ -19,7 +19,10 @@ def logs(
     pool: Pool = None,
     store: Store = None,
 ) -> None:
-    """Print a run's logs. Following survives a store that is away for a while: no line is lost or repeated."""
+    """Print a run's logs.
+
+    Following survives a store that is away for a while: no line is lost or repeated.
+    """
     from warpbeam.record.follow import follow_logs
     from warpbeam.record.view import find_run
 

@@ -36,7 +36,7 @@ app = typer.Typer(
     help="Plan, train, watch and serve models: on this machine, on a Ray cluster, on Kubernetes.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 

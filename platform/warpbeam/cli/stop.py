@@ -19,7 +19,10 @@ def stop(
     pool: Pool = None,
     store: Store = None,
 ) -> None:
-    """Ask a run to stop after its next step, with a checkpoint. The same `warpbeam run` goes on from there."""
+    """Ask a run to stop after its next step, with a checkpoint.
+
+    The same `warpbeam run` goes on from there.
+    """
     from warpbeam.record.stop import kill_here, request_stop
     from warpbeam.record.view import find_run
 

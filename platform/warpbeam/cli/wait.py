@@ -9,8 +9,9 @@ from warpbeam.cli.output import note, print_json, say, warn
 
 
 def wait(run: RunName, team: Team = None, pool: Pool = None, store: Store = None, json: Json = False) -> None:
-    """Wait for a run's end. Exit code: 0 done, 1 failed or stopped, 4 not known (its processes vanished, or the
-    record cannot be read).
+    """Wait for a run's end; the exit code is its fate.
+
+    0 done, 1 failed or stopped, 4 not known (its processes vanished, or the record cannot be read).
     """
     from warpbeam.record.follow import wait_for_end
     from warpbeam.record.states import RunState

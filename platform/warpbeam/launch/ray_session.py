@@ -87,7 +87,7 @@ def threads_per_rank(pool: Pool, world_size: int) -> int:
 
 
 class RaySession:
-    """Starts or joins Ray in the background; `ready` waits for it; `close` ends what was started here."""
+    """Starts or joins Ray in the background; `up` waits for it; `close` ends what was started here."""
 
     def __init__(self, pool: Pool, needs: RayNeeds) -> None:
         self._pool = pool
@@ -106,11 +106,13 @@ class RaySession:
         """Whether this machine's own Ray is used."""
         return self._address is None
 
-    def ready(self) -> None:
-        """Return when Ray can be used; raises why it cannot."""
-        self._up.wait()
+    def up(self, timeout_s: float | None = None) -> bool:
+        """Wait until Ray can be used, or for `timeout_s`; raises why it cannot."""
+        if not self._up.wait(timeout_s):
+            return False
         if self._error is not None:
             raise self._translate(self._error) from self._error
+        return True
 
     def close(self) -> None:
         """Disconnect, and end a Ray of our own with everything in it."""

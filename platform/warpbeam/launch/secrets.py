@@ -40,7 +40,7 @@ def resolve(job: Job, pool: Pool) -> dict[str, str]:
 
 
 def apply(job: Job, pool: Pool) -> list[str]:
-    """Put the job's secrets and plain settings into this process's environment; returns the secret values, to redact."""
+    """Put secrets and plain settings into this process's environment; returns the secret values, to redact."""
     values = resolve(job, pool)
     os.environ.update(values)
     os.environ.update(job.env)

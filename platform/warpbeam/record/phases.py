@@ -33,15 +33,18 @@ class PhaseClock:
     """A stopwatch with one hand and ten dials.
 
     `switch` changes the phase that runs when nothing more special does; `phase` enters one for the length of a `with`
-    block and falls back to what ran before. Only one thread may enter phases; any thread may read `totals`.
+    block and falls back to what ran before. Only one thread may enter phases; any thread may read `totals`. `age_s`
+    seconds before the clock was made count as the first phase.
     """
 
-    def __init__(self, first: str = Phase.START, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, first: str = Phase.START, now: Callable[[], float] = time.monotonic, *, age_s: float = 0.0
+    ) -> None:
         self._now = now
         self._lock = threading.Lock()
         self._totals_s = dict.fromkeys(Phase, 0.0)
         self._stack = [Phase(first)]
-        self._since = now()
+        self._since = now() - age_s
 
     @property
     def current(self) -> str:

@@ -6,7 +6,7 @@ import json
 import time
 
 from warpbeam.checkpoint.log import newest_claim
-from warpbeam.checkpoint.members import Member
+from warpbeam.checkpoint.members import Member, this_process
 from warpbeam.record import keys
 from warpbeam.record.view import RunView
 
@@ -30,11 +30,14 @@ def members(view: RunView, attempt: str) -> list[Member]:
 
 
 def kill_here(view: RunView) -> tuple[int, set[str]]:
-    """SIGKILL the attempt's processes on this machine, driver first; returns (how many, hosts of those elsewhere)."""
+    """SIGKILL the attempt's other processes on this machine, driver first; returns (how many, hosts of those
+    elsewhere).
+    """
     claim = newest_claim(view.log.read())
     if claim is None:
         return 0, set()
-    found = members(view, claim.attempt)
+    own = this_process("")
+    found = [member for member in members(view, claim.attempt) if not member.same_process(own)]
     here = [member for member in found if member.is_running()]
     for member in sorted(here, key=lambda member: member.role != "driver"):
         member.kill()

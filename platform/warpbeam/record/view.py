@@ -162,6 +162,14 @@ class RunView:
         """What was fixed when the attempt began: job, plan, pool, versions."""
         return self._json(keys.facts(self.team, self.run, attempt))
 
+    def data_prefix(self, split: str = "train") -> str | None:
+        """Where the run's prepared data is; None while no attempt has come that far."""
+        for attempt in reversed(self.attempts()):
+            go = self._json(keys.go(self.team, self.run, attempt))
+            if go and go["go"]:
+                return str(go["spec"]["data"][f"{split}_prefix"])
+        return None
+
     def logs(self, readers: dict[str, StreamReader]) -> list[tuple[str, bytes]]:
         """New log bytes as (process, bytes), over all attempts; `readers` keeps the places between calls."""
         fresh = []

@@ -1,0 +1,149 @@
+"""`warpbeam init NAME --data PATH`: write a job file by looking at the data."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from warpbeam.cli.options import Json, Pool
+from warpbeam.cli.output import print_json, say, warn
+from warpbeam.errors import UserError
+
+if TYPE_CHECKING:
+    from warpbeam.data.inspect import DataReport
+    from warpbeam.pool import Pool as PoolFile
+
+GLOBAL_BATCH = 8
+STEPS_WANTED = 200
+BYTES_PER_TOKEN = 4.0
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The run's name; NAME/job.yaml is written.")],
+    data: Annotated[str, typer.Option("--data", metavar="PATH", help="A file, a folder, a pattern; local or s3://.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="PATH", help="hf://, s3:// or a folder. Default: from scratch."),
+    ] = None,
+    eval_data: Annotated[str | None, typer.Option("--eval", metavar="PATH", help="Held-out data.")] = None,
+    team: Annotated[str, typer.Option("--team")] = "default",
+    pool: Pool = None,
+    json: Json = False,
+) -> None:
+    """Look at data (format, fields, lengths) and write a job file that trains on it."""
+    from warpbeam.data.inspect import inspect_data
+    from warpbeam.job import check_name, load_job
+    from warpbeam.pool import load_pool
+
+    check_name(name)
+    folder = Path(name)
+    path = folder / "job.yaml"
+    if path.exists():
+        raise UserError(
+            f"{path} exists already", fix="choose another name, or remove the file", reason="job_file_exists"
+        )
+    chosen = load_pool(pool).pool
+    report = inspect_data(data, Path.cwd(), chosen.storage_config())
+    text = job_text(name, team, report, model=model, eval_data=eval_data, folder=folder, pool=chosen)
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    load_job(path)
+    if json:
+        print_json({"job": str(path), "format": report.format, "seq_len": report.seq_len, "records": report.records})
+        return
+    _show(report)
+    say(f"\nwrote {path}; next:")
+    say(f"  $ warpbeam plan {path}")
+    say(f"  $ warpbeam run {path}")
+
+
+def job_text(
+    name: str, team: str, report: DataReport, *, model: str | None, eval_data: str | None, folder: Path, pool: PoolFile
+) -> str:
+    """The job file, with a comment where a choice was made."""
+    ranks = min(2, pool.accelerators)
+    renames = ", ".join(f"{key}: {value}" for key, value in report.fields.items())
+    fields = f", fields: {{{renames}}}" if renames else ""
+    source = f"{{path: {_quoted(relative(report.path, folder))}, format: {report.format}{fields}}}"
+    held_out = f"[{{path: {_quoted(relative(eval_data, folder))}}}]" if eval_data else "[]"
+    hint = "" if eval_data else "          # held-out data of the same shape shows whether it learns: [{path: ...}]"
+    seen = f"{report.records:,} records looked at; {report.longer} of them are longer and are cut or split"
+    return f"""\
+schema: warpbeam/job/v1
+name: {name}
+team: {team}
+
+{_model_text(model, report.seq_len)}
+data:
+  train: [{source}]
+  eval: {held_out}{hint}
+  seq_len: {report.seq_len}                  # {seen}
+
+train:
+  method: {report.method}
+  epochs: {_epochs(report)}
+  global_batch: {GLOBAL_BATCH}                # rows of seq_len in one optimizer step
+  lr: {"1e-5" if model else "2e-3"}
+  min_lr_ratio: 0.1
+  warmup: 0.03
+  seed: 0
+
+resources: {{accelerators: {ranks}}}
+checkpoint: {{every_steps: 50, keep: 3}}
+"""
+
+
+def relative(path: str, folder: Path) -> str:
+    """A path as seen from the job file's folder."""
+    if "://" in path or os.path.isabs(path) or path.startswith("~"):
+        return path
+    return os.path.relpath(path, folder)
+
+
+def _model_text(model: str | None, seq_len: int) -> str:
+    if model is not None:
+        return f"model: {{path: {_quoted(model)}}}\n"
+    return f"""\
+model:                             # small, from scratch; your own: {{path: "hf://ORG/NAME"}}
+  config:
+    model_type: qwen2
+    hidden_size: 256
+    num_hidden_layers: 4
+    num_attention_heads: 4
+    num_key_value_heads: 2
+    intermediate_size: 640
+    max_position_embeddings: {max(1024, seq_len)}
+    tie_word_embeddings: true
+  tokenizer: {{train: {{vocab_size: 4096}}}}
+"""
+
+
+def _epochs(report: DataReport) -> int:
+    """Passes that make about `STEPS_WANTED` steps, between 1 and 10."""
+    rows = report.bytes / BYTES_PER_TOKEN / report.seq_len
+    return max(1, min(10, round(STEPS_WANTED * GLOBAL_BATCH / max(1.0, rows))))
+
+
+def _quoted(text: str) -> str:
+    plain = re.fullmatch(r"[\w./~@+-]+", text)
+    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _show(report: DataReport) -> None:
+    files = len(report.expansion.files)
+    say(f"{report.path}: {files} files, {report.records:,} records looked at, format {report.format}")
+    if report.other_formats:
+        say(f"  could also be read as: {', '.join(report.other_formats)}")
+    if report.fields:
+        say(f"  your fields: {', '.join(f'{value} as {key}' for key, value in report.fields.items())}")
+    about = "" if report.exact else " (estimated from characters)"
+    say(f"  tokens of a record{about}: half up to {report.percentile(0.5)}, 99% up to {report.percentile(0.99)}")
+    most = max(count for _, count in report.histogram)
+    for tokens, count in report.histogram:
+        say(f"  {tokens:>7} {'█' * max(1, round(40 * count / most))} {count}")
+    for place in report.bad_places:
+        warn(place)

@@ -1,0 +1,139 @@
+"""`warpbeam run JOB.yaml`: plan, print, then train here; the same command again goes on where it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from warpbeam.cli.options import Accelerators, JobFile, Json, Pool
+from warpbeam.cli.output import note, print_json, say, warn
+from warpbeam.cli.plan import show_plan
+from warpbeam.errors import UnknownFate, WarpbeamError
+
+if TYPE_CHECKING:
+    from warpbeam.launch.begin import Opened, Request
+    from warpbeam.launch.driver import Fate
+
+Fresh = Annotated[bool, typer.Option("--fresh", help="Train anew under the next free name (NAME-2).")]
+Allow = Annotated[
+    list[str] | None, typer.Option("--allow", metavar="KEY", help="Go on although this key has changed: train.lr")
+]
+
+
+def run(
+    job: JobFile,
+    pool: Pool = None,
+    accelerators: Accelerators = None,
+    fresh: Fresh = False,
+    allow: Allow = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and what the name means.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask anything.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a job on this machine, or in the Ray cluster that this command runs in.
+
+    Interrupted or killed: the same command goes on from the newest checkpoint. Finished: it says so and exits with 0.
+    Ctrl-C stops after the current step with a checkpoint (exit 1, state stopped); a second one ends it at once.
+    """
+    from warpbeam.job import load_job
+    from warpbeam.launch.begin import Request
+    from warpbeam.pool import load_pool
+
+    request = Request(load_job(job), load_pool(pool), accelerators, fresh, frozenset(allow or ()))
+    carry_out(request, str(job), dry_run=dry_run, yes=yes, json=json)
+
+
+def carry_out(request: Request, job_name: str, *, dry_run: bool, yes: bool, json: bool) -> None:
+    """The part that `run` and `resume` share. Ends by raising the exit code."""
+    from warpbeam.launch.begin import open_run, plan_request
+    from warpbeam.launch.same_name import Finished
+
+    planned = plan_request(request, on_doubt=warn)
+    if not json:
+        show_plan(planned.plan)
+    opened = open_run(planned, fresh=request.fresh, allowed=request.allowed)
+    if isinstance(opened.decision, Finished):
+        _say_finished(opened, json)
+        return
+    _say_decision(opened)
+    if dry_run:
+        return
+    _confirm(opened, yes)
+    fate = _drive(opened)
+    if json:
+        print_json(fate.to_dict() | {"run": opened.planned.job.name, "team": opened.planned.job.team})
+    else:
+        _show_end(opened, fate, job_name)
+    _raise_fate(opened, fate, json)
+
+
+def _confirm(opened: Opened, yes: bool) -> None:
+    """Ask before money is spent, where somebody is there to answer."""
+    price = opened.planned.pool.pool.price_per_accelerator_hour
+    if yes or not price or not sys.stdin.isatty():
+        return
+    typer.confirm(f"start at {price * opened.planned.plan.world_size:.2f} an hour?", abort=True)
+
+
+def _drive(opened: Opened) -> Fate:
+    from warpbeam.cli.progress import TerminalReporter
+    from warpbeam.launch.driver import Driver
+
+    with TerminalReporter() as reporter:
+        return Driver(opened, reporter, process_began_at()).run()
+
+
+def process_began_at() -> float:
+    """When this command was started, by the wall clock: its imports count too."""
+    import psutil
+
+    return psutil.Process(os.getpid()).create_time()
+
+
+def _say_finished(opened: Opened, json: bool) -> None:
+    run = opened.planned.job.name
+    if json:
+        print_json({"run": run, "team": opened.planned.job.team, "state": "done", "reason": "already_finished"})
+        return
+    say(f"run {run!r} is finished already, with this very job: nothing to do")
+    say(f"  `warpbeam status {run}` shows it, `warpbeam export {run}` exports it, --fresh trains it anew")
+
+
+def _say_decision(opened: Opened) -> None:
+    from warpbeam.launch.same_name import GoOn
+
+    if not isinstance(opened.decision, GoOn):
+        return
+    commit = opened.view.log.newest_commit()
+    at = f"at step {commit.step}" if commit else "from the beginning (no checkpoint was committed)"
+    note(f"run {opened.planned.job.name!r} exists and is unfinished: it goes on {at}")
+    for change in opened.decision.changes:
+        note(f"  changed since: {change.key}: {change.old} -> {change.new}")
+
+
+def _show_end(opened: Opened, fate: Fate, job_name: str) -> None:
+    from warpbeam.checkpoint.verify import list_checkpoints
+    from warpbeam.cli.summary import next_commands, print_summary, summary_lines
+
+    view = opened.view
+    rows: list[dict[str, Any]] = [row for attempt in view.attempts() for row in view.metrics(attempt)]
+    lines = summary_lines(view.run, fate, rows, list_checkpoints(view.store, view.team, view.run))
+    print_summary(lines, next_commands(view.run, fate, job_name))
+
+
+def _raise_fate(opened: Opened, fate: Fate, json: bool) -> None:
+    from warpbeam.cli.failure_words import failure_error
+    from warpbeam.record.states import RunState
+
+    if fate.state is RunState.DONE:
+        return
+    if fate.state is RunState.STOPPED:
+        raise typer.Exit(1)
+    error: WarpbeamError = failure_error(opened.planned.job.name, fate, Path.cwd())
+    if json and not isinstance(error, UnknownFate):
+        raise typer.Exit(error.exit_code)  # the fate was printed as JSON already
+    raise error

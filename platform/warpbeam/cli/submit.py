@@ -1,0 +1,131 @@
+"""`warpbeam submit JOB.yaml --address http://HOST:8265`: the same job on a running Ray cluster, plan checked first."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from warpbeam.cli.options import Accelerators, JobFile, Json, Pool
+from warpbeam.cli.output import note, out, print_json, print_table, say, size, warn
+from warpbeam.cli.plan import show_plan
+from warpbeam.cli.run import Allow, Fresh
+from warpbeam.errors import UnknownFate, UserError
+
+if TYPE_CHECKING:
+    from warpbeam.launch.bundle import Contents
+    from warpbeam.launch.ray_jobs import JobState, RayJobs
+
+
+def submit(
+    job: JobFile,
+    address: Annotated[
+        str, typer.Option("--address", metavar="URL", envvar="RAY_ADDRESS", help="The cluster's dashboard.")
+    ],
+    pool: Pool = None,
+    accelerators: Accelerators = None,
+    fresh: Fresh = False,
+    allow: Allow = None,
+    working_dir: Annotated[
+        Path | None,
+        typer.Option("--working-dir", metavar="DIR", help="What is sent. Default: this folder, or the job's own."),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not follow the job's output.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and what would be sent.")] = False,
+    json: Json = False,
+) -> None:
+    """Send a job to a running Ray cluster.
+
+    The plan and your own code are checked here first; the working folder travels along. Exits as the job does.
+    """
+    from warpbeam.job import load_job
+    from warpbeam.launch.begin import Request, plan_request
+    from warpbeam.launch.bundle import pack, read_folder
+    from warpbeam.launch.own_code import check_own_code
+    from warpbeam.launch.ray_jobs import RayJobs
+    from warpbeam.pool import load_pool
+
+    loaded = load_job(job)
+    plan = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn).plan
+    check_own_code(loaded.job, loaded.root)
+    root = (working_dir or _default_root(loaded.root)).resolve()
+    relative = _relative(loaded.path, root)
+    contents = read_folder(root)
+    if not json:
+        show_plan(plan)
+        _show_contents(contents)
+    with tempfile.TemporaryDirectory(prefix="warpbeam-bundle-") as folder:
+        bundle = pack(contents, Path(folder) / "bundle.zip")
+        if not json:
+            note(f"bundle {bundle.digest[:12]}: {size(bundle.packed_bytes)} packed")
+        if dry_run:
+            return
+        jobs = RayJobs(address)
+        jobs.ray_version()
+        uri = jobs.upload(bundle)
+    options = [*(["--accelerators", str(accelerators)] if accelerators else []), *(["--fresh"] if fresh else [])]
+    options += [text for key in allow or () for text in ("--allow", key)]
+    submission_id = f"{loaded.job.name}-{secrets.token_hex(4)}"
+    metadata = {"warpbeam_run": loaded.job.name, "warpbeam_team": loaded.job.team, "warpbeam_bundle": bundle.digest}
+    jobs.submit(shlex.join(["warpbeam", "run", relative, "--yes", *options]), uri, submission_id, metadata)
+    if json:
+        print_json({"run": loaded.job.name, "team": loaded.job.team, "submission_id": submission_id, "bundle": uri})
+    else:
+        say(f"run {loaded.job.name} was sent as {submission_id}")
+    if not detach:
+        _follow(jobs, submission_id, loaded.job.name, quiet=json)
+
+
+def _follow(jobs: RayJobs, submission_id: str, run: str, *, quiet: bool) -> None:
+    """Print the job's output; ends with the driver's own exit code."""
+    from warpbeam.launch.ray_jobs import JobState, follow
+
+    try:
+        for piece in follow(jobs, submission_id, on_trouble=warn):
+            if isinstance(piece, JobState):
+                raise typer.Exit(_exit_code(piece))
+            if not quiet:
+                out.file.write(piece)
+                out.file.flush()
+    except KeyboardInterrupt:
+        raise UnknownFate(
+            f"{submission_id} is not followed any more; it goes on in the cluster",
+            fix=f"`warpbeam stop {run}` ends it with a checkpoint (from where its store can be reached)",
+            reason="detached",
+        ) from None
+
+
+def _exit_code(state: JobState) -> int:
+    if state.status == "SUCCEEDED":
+        return 0
+    if state.message:
+        warn(f"{state.status}: {state.message.strip().splitlines()[0]}")
+    return state.exit_code if state.exit_code is not None and 0 < state.exit_code < 5 else 1
+
+
+def _default_root(job_root: Path) -> Path:
+    here = Path.cwd()
+    return here if job_root.is_relative_to(here) else job_root
+
+
+def _relative(job: Path, root: Path) -> str:
+    if not job.is_relative_to(root):
+        raise UserError(
+            f"the job file {job} is outside the working folder {root}",
+            why="only the working folder is sent",
+            fix="run the command in a folder above the job file, or name one with --working-dir",
+            reason="job_outside",
+        )
+    return job.relative_to(root).as_posix()
+
+
+def _show_contents(contents: Contents) -> None:
+    say(f"\n{contents.root}: {size(contents.total_bytes)} in {len(contents.files):,} files travel; largest:")
+    rows = [(name, size(total), f"{files:,}") for name, total, files in contents.largest_folders()]
+    print_table(("FOLDER", "SIZE", "FILES"), rows, right=("SIZE", "FILES"))
+    for link in contents.left_out_links[:5]:
+        note(f"left out: {link} is a link that leads outside")

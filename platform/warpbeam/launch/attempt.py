@@ -1,0 +1,245 @@
+"""One attempt from its claim to its end: workers up, data there, go; then watch until all ranks have ended.
+
+An attempt decides nothing about a next one: it says how it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from warpbeam.checkpoint.log import Claim
+from warpbeam.checkpoint.members import this_process
+from warpbeam.errors import WarpbeamError
+from warpbeam.launch.begin import Opened
+from warpbeam.launch.failure import Cause
+from warpbeam.launch.own_code import python_path
+from warpbeam.launch.preparation import BackgroundPreparation
+from warpbeam.launch.rank import SCHEMA, RankTask
+from warpbeam.launch.ray_session import RaySession, threads_per_rank
+from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours
+from warpbeam.launch.watch import AttemptWatch, Progress
+from warpbeam.record import keys
+from warpbeam.record.capture import ship_rest
+from warpbeam.record.phases import Phase, PhaseClock
+from warpbeam.record.states import RunState
+from warpbeam.record.stop import request_stop
+from warpbeam.record.writer import RecordWriter
+
+TICK_S = 0.1
+CALL_OFF_S = 20.0  # how long waiting ranks may take to notice that there will be no training
+
+
+class Reporter(Protocol):
+    """Whoever watches the driver: a terminal, a log."""
+
+    def note(self, text: str) -> None:
+        """Something happened."""
+
+    def warn(self, text: str) -> None:
+        """Something that a person should look at."""
+
+    def preparing(self, done: int, of: int, rows: int, tokens: int) -> None:
+        """Training data is being prepared."""
+
+    def training(self, progress: Progress) -> None:
+        """The newest known progress; called often."""
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How an attempt ended.
+
+    Args:
+        ending: why it ended early; None when the engine returned by itself.
+        state: the engine's word, when it returned: done or stopped.
+        step: the last step that was seen.
+        window_s: how long the ranks had the word to train.
+        ranks: their bucket totals, as far as they reported.
+    """
+
+    ending: Ending | None
+    state: RunState | None
+    step: int
+    window_s: float
+    ranks: list[dict[str, float]] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    timeline_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Attempt:
+    """One claim, one worker group. `stop_wanted` is asked on every tick."""
+
+    opened: Opened
+    claim: Claim
+    session: RaySession
+    preparation: BackgroundPreparation
+    clock: PhaseClock
+    record: RecordWriter
+    reporter: Reporter
+    stop_wanted: Callable[[], bool]
+    hidden: list[str]
+    began_at: float
+
+    def __post_init__(self) -> None:
+        planned = self.opened.planned
+        self.plan, self.pool = planned.plan, planned.pool.pool
+        self.names = (planned.job.team, planned.job.name, self.claim.attempt)
+        self.log_dir = Path(tempfile.gettempdir()) / f"warpbeam-{os.getuid()}" / "-".join(self.names)
+        self.watch = AttemptWatch(self.opened.view, self.claim.attempt, self.plan.world_size)
+        self.group = WorkerGroup(self.plan, self.pool, self._task())
+        self.timeline_s: dict[str, float] = {}
+        self._state = RunState.STARTING
+        self._go_at: float | None = None
+        self._stop_sent = False
+        self._preparing_until: int = -1
+
+    def run(self) -> AttemptEnd:
+        """Blocks until every rank has ended. Raises what the preparation failed with."""
+        self.group.start()
+        try:
+            while not self.group.done.wait(TICK_S):
+                self._tick()
+        except BaseException:
+            self._call_off()
+            raise
+        return self._end()
+
+    def _tick(self) -> None:
+        if self._go_at is None:
+            self._try_go()
+        elif self.stop_wanted() and not self._stop_sent:
+            self._stop_sent = True
+            request_stop(self.opened.view, by="driver", reason="interrupted")
+        progress = self.watch.look()
+        self._note_state(progress)
+        if self._go_at is not None:
+            self.reporter.training(progress)
+
+    def _try_go(self) -> None:
+        """Give the ranks the word once the data's place and the number of steps are known."""
+        if self.stop_wanted():
+            raise StoppedEarly
+        places = self.preparation.places
+        self.reporter.preparing(*self.preparation.counts)
+        total = self.opened.view.log.total() if self._total_holds() else None
+        total = total if total is not None else self.preparation.total_steps()
+        if places is None or total is None:
+            return
+        self._mark("data")
+        if total != self.opened.view.log.total():
+            self.claim.total(total)
+        self.watch.total_steps = total
+        self._word(True, {"data": {"train_prefix": places.train, "eval_prefix": places.eval}})
+        self.clock.switch(Phase.COMPUTE)
+        self._go_at = time.monotonic()
+
+    def _total_holds(self) -> bool:
+        """Whether a total that an earlier attempt froze is still this job's."""
+        changes = getattr(self.opened.decision, "changes", ())
+        return not any(change.key in ("train.epochs", "train.max_steps") for change in changes)
+
+    def _note_state(self, progress: Progress) -> None:
+        """Bring the log up to what is seen: who the ranks are, and that they train."""
+        if "workers" not in self.timeline_s and progress.ranks_up == progress.world_size:
+            self._mark("workers")
+            self.claim.state(RunState.STARTING, members=self.watch.ranks.values())
+            if self._go_at is None:
+                self.clock.switch(Phase.PREPARE)
+        if self._state is RunState.STARTING and self.watch.first_step_at is not None:
+            self._state = RunState.RUNNING
+            self.timeline_s["first_step"] = self.watch.first_step_at - self.began_at
+            self.claim.state(RunState.RUNNING)
+
+    def _end(self) -> AttemptEnd:
+        window_s = time.monotonic() - self._go_at if self._go_at is not None else 0.0
+        self.clock.switch(Phase.IDLE)
+        ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)
+        try:
+            self.watch.read()
+        except WarpbeamError as error:
+            self.reporter.warn(f"the last metrics could not be read: {error.what}")
+        beats = self.opened.view.heartbeats(self.claim.attempt)
+        ranks = [beat for who, (beat, _) in beats.items() if who.startswith("rank-")]
+        outcome = None if self.group.ending else self._outcome()
+        step = max([0, *(int(beat["step"]) for beat in ranks), *(int(row["step"]) for row in self.watch.rows[-1:])])
+        ending = self.group.ending
+        if ending is None and outcome is None:
+            ending = Ending(Cause.UNKNOWN, "the ranks ended without an outcome", "no_outcome")
+        return AttemptEnd(
+            ending=ending,
+            state=RunState(outcome["state"]) if outcome else None,
+            step=int(outcome["step"]) if outcome else step,
+            window_s=window_s,
+            ranks=[beat["buckets"] for beat in ranks if "buckets" in beat],
+            metrics=outcome["metrics"] if outcome else {},
+            timeline_s=self.timeline_s,
+        )
+
+    def _call_off(self) -> None:
+        """Send waiting ranks home; those that train already end with this process."""
+        if self._go_at is None:
+            self._word(False, {})
+            self.group.done.wait(CALL_OFF_S)
+            ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)
+
+    def _word(self, go: bool, spec: dict[str, Any]) -> None:
+        word = {"schema": SCHEMA, "go": go, "spec": spec}
+        self.opened.store.put(keys.go(*self.names), json.dumps(word).encode())
+
+    def _outcome(self) -> dict[str, Any] | None:
+        key = keys.outcome(*self.names)
+        if self.opened.store.head(key) is None:
+            return None
+        outcome: dict[str, Any] = json.loads(self.opened.store.get(key))
+        return outcome
+
+    def _mark(self, what: str) -> None:
+        self.timeline_s[what] = time.time() - self.began_at
+        self.record.event("reached", what=what, after_s=round(self.timeline_s[what], 3))
+
+    def _task(self) -> RankTask:
+        planned = self.opened.planned
+        team, run, attempt = self.names
+        spec = {
+            "job": planned.job.to_dict(),
+            "root": str(planned.root),
+            "pool": self.pool.to_dict(),
+            "storage": planned.storage.to_dict(),
+            "attempt": attempt,
+            "claim": self.claim.to_dict(),
+            "data": {},
+            "launcher": "ray",
+            "world_size": self.plan.world_size,
+            "driver": this_process("driver").to_dict(),
+        }
+        return RankTask(
+            team=team,
+            run=run,
+            attempt=attempt,
+            spec=json.dumps(spec),
+            root=str(planned.root),
+            bundle_root=python_path(planned.root)[-1],
+            log_dir=str(self.log_dir),
+            threads=threads_per_rank(self.pool, self.plan.world_size),
+        )
+
+
+class StoppedEarly(Exception):
+    """Asked to stop before the ranks had begun: there is nothing to save."""
+
+
+def explain_preparation(error: BaseException) -> Ending:
+    """Why the preparation failed, as an ending."""
+    ours = find_ours(error)
+    if ours is None:
+        return Ending(Cause.UNKNOWN, f"preparing the data failed: {type(error).__name__}: {error}", "preparation")
+    causes = {2: Cause.BAD_INPUT, 1: Cause.USER_CODE}
+    return Ending(causes.get(ours.exit_code, Cause.INFRA), ours.what, ours.reason, ours)

@@ -1,0 +1,120 @@
+"""Everything that a command decides before it spends anything: what runs, where its runs are kept, and what the name
+means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from warpbeam.checkpoint.log import AlreadyRunning, newest_claim
+from warpbeam.errors import InfraError
+from warpbeam.job import Job, LoadedJob, parse_job
+from warpbeam.launch.model_config import read_model_config
+from warpbeam.launch.same_name import Begin, Finished, GoOn, decide, next_name
+from warpbeam.plan.compare import Change, compare_jobs
+from warpbeam.plan.plan import Plan, make_plan
+from warpbeam.pool import LoadedPool
+from warpbeam.record.states import RunState
+from warpbeam.record.view import RunView
+from warpbeam.storage import ObjectStore, StorageConfig, open_store
+from warpbeam.storage.check import check_store
+from warpbeam.storage.layout import runs_prefix
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    job: LoadedJob
+    pool: LoadedPool
+    accelerators: int | None = None
+    fresh: bool = False
+    allowed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job on a pool, worked out; nothing was asked of the store yet."""
+
+    job: Job
+    root: Path
+    digest: str
+    pool: LoadedPool
+    plan: Plan
+    storage: StorageConfig
+
+
+def plan_request(request: Request, on_doubt: Callable[[str], None] = lambda text: None) -> Planned:
+    """Work out the plan. `on_doubt` hears what could not be looked up; the plan is then made without it."""
+    job, pool = request.job.job, request.pool.pool
+    storage = pool.storage_config(job.checkpoint.store)
+    try:
+        config = read_model_config(job, request.job.root, storage)
+    except InfraError as error:
+        config = None
+        on_doubt(f"{error.what}: parameters and memory are not in the plan")
+    plan = make_plan(job, pool, world_size=request.accelerators, model_config=config)
+    return Planned(job, request.job.root, request.job.digest, request.pool, plan, storage)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A plan whose store answers, and what its name means there."""
+
+    planned: Planned
+    store: ObjectStore
+    view: RunView
+    decision: Begin | GoOn | Finished
+
+
+def open_run(planned: Planned, *, fresh: bool, allowed: Collection[str]) -> Opened:
+    """Check the store, then look the name up.
+
+    Raises:
+        StoreSetupError: the store will not do.
+        AlreadyRunning: a live run has this name.
+        UserError: the name is taken by a run that this job cannot go on with.
+    """
+    check_store(planned.storage)
+    store = open_store(planned.storage)
+    if fresh:
+        name = next_name(planned.job.name, store.list_dirs(f"{runs_prefix(planned.job.team)}/"))
+        planned = replace(
+            planned,
+            job=planned.job.model_copy(update={"name": name}),
+            plan=replace(planned.plan, run=name),
+        )
+    view = RunView(store, planned.job.team, planned.job.name)
+    state = view.state()[0] if view.attempts() else None
+    if state is not None and not state.ended:
+        raise _already_running(view, state)
+    changes = _changes(view, planned.job) if state is not None else []
+    return Opened(planned, store, view, decide(planned.job.name, state, changes, allowed))
+
+
+def stored_job(view: RunView) -> tuple[Job, Path] | None:
+    """The job of the run's newest attempt and the folder that its paths start at; None for an unknown old claim."""
+    for entry in reversed(view.log.read()):
+        if entry.kind == "claim" and "job" in entry.extra:
+            return parse_job(entry.extra["job"], name=f"the job of run {view.run}"), Path(entry.extra["root"])
+    return None
+
+
+def _changes(view: RunView, job: Job) -> list[Change]:
+    stored = stored_job(view)
+    return compare_jobs(stored[0], job) if stored else []
+
+
+def _already_running(view: RunView, state: RunState) -> AlreadyRunning:
+    claim = newest_claim(view.log.read())
+    members = view.log.members_of(claim.attempt) if claim else []
+    driver = next((member for member in members if member.role == "driver"), None)
+    who = f"pid {driver.pid} on {driver.host}" if driver else "a process that named itself to nobody"
+    since = claim.at if claim else "?"
+    return AlreadyRunning(
+        f"run {view.run!r} is alive: {state}, {who}, since {since}",
+        why="one run has one writer: a second start would fight the first",
+        fix=f"`warpbeam logs -f {view.run}` watches it, `warpbeam stop {view.run}` ends it with a checkpoint",
+    )

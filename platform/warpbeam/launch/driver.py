@@ -1,0 +1,260 @@
+"""The driver of a run: bring data and workers together, try again where that helps, and say how it ended.
+
+    fate = Driver(begin.open_run(...), reporter, began_at).run()
+
+The order is chosen for a short start: Ray starts while own code is checked and the run is claimed, and the workers
+import the engine while data is prepared. Every way out ends in a state in the run's log and in the `Fate`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets as random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from warpbeam.checkpoint.log import Claim, Entry, newest_claim
+from warpbeam.checkpoint.members import end_leftovers, this_process
+from warpbeam.errors import Owner, WarpbeamError
+from warpbeam.launch import secrets
+from warpbeam.launch.attempt import Attempt, AttemptEnd, Reporter, StoppedEarly, explain_preparation
+from warpbeam.launch.begin import Opened
+from warpbeam.launch.failure import Cause, Failure, Retry, Stop, decide
+from warpbeam.launch.interrupt import Interrupts, Killed
+from warpbeam.launch.own_code import check_own_code, python_path
+from warpbeam.launch.preparation import BackgroundPreparation
+from warpbeam.launch.rank import SCHEMA
+from warpbeam.launch.ray_session import RayNeeds, RaySession
+from warpbeam.launch.ray_train import Ending
+from warpbeam.launch.versions import installed
+from warpbeam.record import keys
+from warpbeam.record.phases import Phase, PhaseClock, place_ranks
+from warpbeam.record.states import RunState
+from warpbeam.record.stop import kill_here, members
+from warpbeam.record.writer import RecordWriter
+
+RESOURCES_TIMEOUT_S = 600.0
+TICK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How the command ended.
+
+    Args:
+        owner: who can mend it, for a failure.
+        ending: of the last attempt, when it ended early.
+        buckets: where the command's time went, in seconds; they add up to `wall_s`.
+        timeline_s: seconds from the command to what was reached (ray, workers, data, first_step) in the first attempt.
+    """
+
+    state: RunState
+    reason: str
+    step: int
+    total_steps: int | None
+    committed_step: int | None
+    attempts: int
+    wall_s: float
+    owner: Owner = "unknown"
+    ending: Ending | None = None
+    buckets: dict[str, float] = field(default_factory=dict)
+    timeline_s: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, without what is only for a terminal."""
+        value = asdict(self) | {"schema": SCHEMA}
+        value["ending"] = self.ending.what if self.ending else None
+        return value
+
+
+class Driver:
+    """Runs one command. `began_at` is the wall-clock time at which the command was started."""
+
+    def __init__(self, opened: Opened, reporter: Reporter, began_at: float) -> None:
+        self.opened = opened
+        self.planned = opened.planned
+        self.names = (self.planned.job.team, self.planned.job.name)
+        self.reporter = reporter
+        self.began_at = began_at
+        self.clock = PhaseClock(Phase.START, age_s=time.time() - began_at)
+        self.interrupts = Interrupts(self._on_first_signal)
+        self.hidden: list[str] = []
+        self.ends: list[AttemptEnd] = []
+        self.failures: list[Failure] = []
+        self.ray_ready_s: float | None = None
+
+    def run(self) -> Fate:
+        """Train until the run is done, stopped or given up. Raises only what happens before the claim."""
+        with self.interrupts:
+            self.hidden = secrets.apply(self.planned.job, self.planned.pool.pool)
+            needs = RayNeeds(self.planned.plan.world_size, RESOURCES_TIMEOUT_S, python_path(self.planned.root))
+            session = RaySession(self.planned.pool.pool, needs)
+            try:
+                check_own_code(self.planned.job, self.planned.root)
+                return self._attempts(session)
+            finally:
+                session.close()
+
+    def _attempts(self, session: RaySession) -> Fate:
+        preparation: BackgroundPreparation | None = None
+        while True:
+            claim = self._claim()
+            record = RecordWriter(
+                self.opened.store, *self.names, claim.attempt, "driver", clock=self.clock, secrets=self.hidden
+            )
+            with record:
+                try:
+                    if preparation is None:
+                        preparation = self._prepare(session)
+                    end = self._one(claim, record, session, preparation)
+                except Killed:
+                    kill_here(self.opened.view)
+                    return self._finish(claim, RunState.STOPPED, "killed")
+                except StoppedEarly:
+                    return self._finish(claim, RunState.STOPPED, "interrupted")
+                except WarpbeamError as error:
+                    end = AttemptEnd(explain_preparation(error), None, 0, 0.0)
+                self.ends.append(end)
+                if end.ending is None:
+                    state = end.state or RunState.DONE
+                    reason = "interrupted" if self.interrupts.requested and state is RunState.STOPPED else ""
+                    return self._finish(claim, state, reason)
+                verdict = self._judge(end)
+                if isinstance(verdict, Stop):
+                    return self._finish(claim, RunState.FAILED, verdict.reason, verdict.owner)
+                record.event("failed", cause=end.ending.cause, what=end.ending.what, retry_after_s=verdict.after_s)
+                self._pause(end.ending, verdict)
+            if self.interrupts.requested:
+                return self._finish(claim, RunState.STOPPED, "interrupted")
+
+    def _one(
+        self, claim: Claim, record: RecordWriter, session: RaySession, preparation: BackgroundPreparation
+    ) -> AttemptEnd:
+        self._write_facts(claim)
+        while not session.up(TICK_S):
+            if self.interrupts.requested:
+                raise StoppedEarly
+        if self.ray_ready_s is None:
+            self.ray_ready_s = time.time() - self.began_at
+        attempt = Attempt(
+            opened=self.opened,
+            claim=claim,
+            session=session,
+            preparation=preparation,
+            clock=self.clock,
+            record=record,
+            reporter=self.reporter,
+            stop_wanted=lambda: self.interrupts.requested,
+            hidden=self.hidden,
+            began_at=self.began_at,
+        )
+        return attempt.run()
+
+    def _prepare(self, session: RaySession) -> BackgroundPreparation:
+        return BackgroundPreparation(
+            self.planned.job,
+            self.planned.root,
+            self.opened.store,
+            self.planned.storage,
+            session,
+            on_note=self.reporter.note,
+        )
+
+    def _claim(self) -> Claim:
+        """Become the run's one writer, then see to what an earlier attempt left behind on this machine."""
+        log = self.opened.view.log
+        before = newest_claim(log.read())
+        attempt = f"{len(self.opened.view.attempts()) + 1:04d}-{random.token_hex(4)}"
+        claim = log.claim(
+            attempt,
+            [this_process("driver")],
+            job=self.planned.job.to_dict(),
+            root=str(self.planned.root),
+            job_digest=self.planned.digest,
+            pool_digest=self.planned.pool.digest,
+        )
+        if before is not None:
+            self._see_to(before)
+        return claim
+
+    def _see_to(self, before: Entry) -> None:
+        own = this_process("driver")
+        left = [member for member in members(self.opened.view, before.attempt) if not member.same_process(own)]
+        end_leftovers(left, on_event=self.reporter.note)
+
+    def _write_facts(self, claim: Claim) -> None:
+        facts = {
+            "schema": SCHEMA,
+            "job": self.planned.job.to_dict(),
+            "job_digest": self.planned.digest,
+            "pool": self.planned.pool.pool.name,
+            "pool_digest": self.planned.pool.digest,
+            "price_per_accelerator_hour": self.planned.pool.pool.price_per_accelerator_hour,
+            "plan": self.planned.plan.to_dict(),
+            "versions": installed(),
+            "cwd": os.getcwd(),
+            "at": round(time.time(), 3),
+        }
+        self.opened.store.put(keys.facts(*self.names, claim.attempt), json.dumps(facts).encode())
+
+    def _judge(self, end: AttemptEnd) -> Retry | Stop:
+        assert end.ending is not None
+        committed = self.opened.view.log.newest_commit()
+        step = committed.step if committed and committed.step else 0
+        self.failures.append(Failure(end.ending.cause, end.step, step, end.ending.fingerprint))
+        return decide(self.failures)
+
+    def _pause(self, ending: Ending, verdict: Retry) -> None:
+        self.reporter.warn(f"{ending.what}; trying again in {verdict.after_s:.0f} s from the newest checkpoint")
+        deadline = time.monotonic() + verdict.after_s
+        while time.monotonic() < deadline and not self.interrupts.requested:
+            time.sleep(TICK_S)
+        self.clock.switch(Phase.START)
+
+    def _finish(self, claim: Claim, state: RunState, reason: str, owner: Owner = "unknown") -> Fate:
+        """Write the end into the log and the record; a fenced attempt may write nothing any more."""
+        last = self.ends[-1] if self.ends else AttemptEnd(None, state, 0, 0.0)
+        committed = self.opened.view.log.newest_commit()
+        fate = Fate(
+            state=state,
+            reason=reason,
+            step=last.step,
+            total_steps=self.opened.view.log.total(),
+            committed_step=committed.step if committed else None,
+            attempts=len(self.failures) + (0 if state is RunState.FAILED else 1),
+            wall_s=time.time() - self.began_at,
+            owner=owner,
+            ending=last.ending,
+            buckets=self._buckets(),
+            timeline_s=self._timeline(),
+            metrics=last.metrics,
+        )
+        if reason != Cause.FENCED:
+            self.opened.store.put(keys.summary(*self.names, claim.attempt), json.dumps(fate.to_dict()).encode())
+            claim.state(state, reason, owner=owner, step=fate.step)
+        return fate
+
+    def _buckets(self) -> dict[str, float]:
+        """The driver counts the ranks' time as compute; what they measured themselves takes its place."""
+        totals = self.clock.totals()
+        window_s = totals.pop(Phase.COMPUTE.value)
+        ranks = [rank for end in self.ends for rank in end.ranks]
+        return place_ranks(totals, window_s, [_sum(ranks, len(self.ends[-1].ranks))] if ranks else [])
+
+    def _timeline(self) -> dict[str, float]:
+        first = self.ends[0].timeline_s if self.ends else {}
+        ray = {"ray": self.ray_ready_s} if self.ray_ready_s is not None else {}
+        return {**ray, **first}
+
+    def _on_first_signal(self) -> None:
+        self.reporter.warn("stopping after the current step, with a checkpoint; once more ends it at once")
+
+
+def _sum(ranks: Sequence[dict[str, float]], world_size: int) -> dict[str, float]:
+    """Totals of several attempts' ranks, averaged over the ranks of one."""
+    names = {name for rank in ranks for name in rank}
+    return {name: sum(rank.get(name, 0.0) for rank in ranks) / max(1, world_size) for name in names}

@@ -1,0 +1,196 @@
+"""One attempt as a Ray Train worker group, and what its end means.
+
+Ray Train places the workers and joins them into one process group; nothing else of it is used: no retries, no
+checkpoint registry, a run name that no other attempt has (DESIGN §5.12).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
+from warpbeam.launch.failure import Cause
+from warpbeam.launch.rank import RankError, RankTask, rank_main
+from warpbeam.plan.plan import Plan
+from warpbeam.pool import Pool
+
+# How a rank's error reads when it is the echo of another rank's end, not a cause of its own.
+_ECHOES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "socket timeout",
+    "timed out waiting",
+    "nccl error",
+    "remote process exited",
+    "application timeout caused pair closure",
+)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why an attempt ended early, in words.
+
+    Args:
+        error: what to raise when no retry follows and it is one of our own errors.
+        facts: of the rank that caused it (traceback, frames of the user's files), where a rank spoke.
+        fingerprint: equal for two endings of the same kind.
+    """
+
+    cause: Cause
+    what: str
+    fingerprint: str
+    error: WarpbeamError | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class WorkerGroup:
+    """Runs `rank_main` on every rank. `done` is set when all have ended; `ending` then says why, None if well."""
+
+    def __init__(self, plan: Plan, pool: Pool, task: RankTask) -> None:
+        self._plan = plan
+        self._pool = pool
+        self._task = task
+        self.done = threading.Event()
+        self.ending: Ending | None = None
+        self._thread = threading.Thread(target=self._run, name="worker-group", daemon=True)
+
+    def start(self) -> None:
+        """Ask for the workers; returns at once. Not the main thread's: Ray Train would take over Ctrl-C there."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        storage = tempfile.mkdtemp(prefix="warpbeam-ray-train-")
+        try:
+            self._fit(Path(storage))
+        except BaseException as error:
+            self.ending = explain(error)
+        finally:
+            shutil.rmtree(storage, ignore_errors=True)
+            self.done.set()
+
+    def _fit(self, storage: Path) -> None:
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        on_cpu = self._pool.is_cpu
+        resources = {"CPU": self._pool.cpus_per_worker} | ({} if on_cpu else {"GPU": 1.0})
+        trainer = TorchTrainer(
+            rank_main,
+            train_loop_config=self._task.to_dict(),
+            torch_config=TorchConfig(backend="gloo" if on_cpu else "nccl"),
+            scaling_config=ScalingConfig(
+                num_workers=self._plan.world_size, use_gpu=not on_cpu, resources_per_worker=resources
+            ),
+            run_config=RunConfig(
+                name=f"{self._task.team}-{self._task.run}-{self._task.attempt}",
+                storage_path=str(storage),
+                failure_config=FailureConfig(max_failures=0),
+            ),
+        )
+        trainer.fit()
+
+
+def explain(error: BaseException) -> Ending:
+    """Which rank, and what kind of failure, is behind an error of Ray Train's."""
+    from ray.train import ControllerError, WorkerGroupError
+
+    if isinstance(error, WorkerGroupError):
+        return _from_ranks(error.worker_failures)
+    if isinstance(error, ControllerError):
+        return _from_controller(error.controller_failure)
+    ours = find_ours(error)
+    if ours is not None:
+        return _from_ours(ours, {})
+    return Ending(Cause.UNKNOWN, _line(error), type(error).__name__)
+
+
+def find_ours(error: BaseException | None) -> WarpbeamError | None:
+    """One of our errors inside what Ray wraps around it (a task's error, a chain of causes)."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, WarpbeamError):
+            return error
+        inner = getattr(error, "cause", None)
+        error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
+    return None
+
+
+def _from_ranks(failures: dict[int, Exception]) -> Ending:
+    """The first cause among the ranks' failures: a death before an error, an error before the echoes of either."""
+    for rank, failure in sorted(failures.items()):
+        if (death := _death(failure)) is not None:
+            cause, text = death
+            return Ending(cause, f"rank {rank} {text}", f"{cause}:{rank}", facts={"rank": rank})
+    spoken = [failure for failure in failures.values() if isinstance(failure, RankError)]
+    if not spoken:
+        rank, failure = next(iter(sorted(failures.items())))
+        return Ending(Cause.UNKNOWN, f"rank {rank}: {_line(failure)}", type(failure).__name__, facts={"rank": rank})
+    first = min(spoken, key=lambda failure: (_is_echo(failure), failure.facts["at"]))
+    if first.error is not None:
+        return _from_ours(first.error, first.facts)
+    if _is_echo(first):
+        rank = first.facts["rank"]
+        return Ending(Cause.WORKER_DIED, f"rank {rank} lost the connection to another rank", "echo", facts=first.facts)
+    fingerprint = f"{first.facts['type']}:{first.facts['message'][:200]}"
+    return Ending(Cause.USER_CODE, str(first), fingerprint, facts=first.facts)
+
+
+def _from_ours(error: WarpbeamError, facts: dict[str, Any]) -> Ending:
+    if error.reason == "fenced":
+        cause = Cause.FENCED
+    elif isinstance(error, UserError):
+        cause = Cause.BAD_INPUT
+    elif isinstance(error, PlatformError):
+        cause = Cause.PLATFORM
+    elif isinstance(error, InfraError):
+        cause = Cause.INFRA
+    else:
+        cause = Cause.USER_CODE if error.exit_code == 1 else Cause.UNKNOWN
+    return Ending(cause, error.what, error.reason, error, facts)
+
+
+def _from_controller(error: Exception) -> Ending:
+    from ray.train.v2._internal.exceptions import (
+        InsufficientClusterResourcesError,
+        WorkerGroupStartupFailedError,
+        WorkerGroupStartupTimeoutError,
+    )
+
+    if isinstance(error, WorkerGroupStartupTimeoutError | InsufficientClusterResourcesError):
+        return Ending(Cause.NO_RESOURCES, "the accelerators did not become free in time", "no_resources")
+    if isinstance(error, WorkerGroupStartupFailedError):
+        return Ending(Cause.WORKER_DIED, f"the workers could not be started: {_line(error)}", "startup")
+    return Ending(Cause.UNKNOWN, _line(error), type(error).__name__)
+
+
+def _death(failure: BaseException) -> tuple[Cause, str] | None:
+    """Cause and words when a process or machine ended without an exception; None when it spoke."""
+    from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError
+
+    failure = getattr(failure, "health_check_failure", failure)
+    text = str(failure)
+    if isinstance(failure, OutOfMemoryError) or "memory monitor" in text.lower():
+        return Cause.WORKER_DIED, "was ended by Ray: the machine ran out of memory"
+    if isinstance(failure, NodeDiedError) or "node died" in text.lower() or "node has died" in text.lower():
+        return Cause.NODE_LOST, "was lost with its machine"
+    if isinstance(failure, RayActorError):
+        detail = next((line.strip() for line in text.splitlines() if "SIGKILL" in line or "SYSTEM_ERROR" in line), "")
+        return Cause.WORKER_DIED, "died" + (f" ({detail[:200]})" if detail else " without a word")
+    return None
+
+
+def _is_echo(failure: RankError) -> bool:
+    text = f"{failure.facts['type']}: {failure.facts['message']}".lower()
+    return any(echo in text for echo in _ECHOES)
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]

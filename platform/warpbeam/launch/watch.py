@@ -1,0 +1,85 @@
+"""What the driver sees of its own attempt: through the record, like everybody else, but always in time.
+
+One read of the store a second, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from warpbeam.checkpoint.members import Member
+from warpbeam.errors import WarpbeamError
+from warpbeam.record import keys
+from warpbeam.record.stream import StreamReader
+from warpbeam.record.view import RunView, eta_s, json_lines
+
+READ_S = 1.0
+_KEPT_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where an attempt stands, for a person who watches. Unknown is None."""
+
+    step: int = 0
+    total_steps: int | None = None
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    eta_s: float | None = None
+    ranks_up: int = 0
+    world_size: int = 0
+
+
+@dataclass
+class AttemptWatch:
+    """Follows one attempt; `look` is called often and reads the store at most once in `READ_S`."""
+
+    view: RunView
+    attempt: str
+    world_size: int
+    now: Callable[[], float] = time.monotonic
+    total_steps: int | None = None
+    ranks: dict[str, Member] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    first_step_at: float | None = None
+
+    def __post_init__(self) -> None:
+        prefix = keys.streams(self.view.team, self.view.run, self.attempt, "metrics")
+        self._reader = StreamReader(self.view.store, prefix)
+        self._read_at = float("-inf")
+
+    def look(self) -> Progress:
+        """The newest known progress. A store that is away for a moment changes nothing."""
+        if self.now() - self._read_at >= READ_S:
+            self._read_at = self.now()
+            try:
+                self.read()
+            except (WarpbeamError, OSError):
+                return self._progress()  # the record's writers report a store that stays away
+        return self._progress()
+
+    def read(self) -> None:
+        """Fetch what is new."""
+        if len(self.ranks) < self.world_size:
+            beats = self.view.heartbeats(self.attempt)
+            self.ranks = {who: Member.from_dict(beat) for who, (beat, _) in beats.items() if who.startswith("rank-")}
+        fresh = json_lines(self._reader.read().get("rank-0", b""))
+        steps = [row for row in fresh if "loss_metrics/global_avg_loss" in row]
+        if steps and self.first_step_at is None:
+            self.first_step_at = float(steps[0]["at"])
+        self.rows = (self.rows + steps)[-_KEPT_ROWS:]
+
+    def _progress(self) -> Progress:
+        last = self.rows[-1] if self.rows else {}
+        return Progress(
+            step=int(last.get("step", 0)),
+            total_steps=self.total_steps,
+            loss=last.get("loss_metrics/global_avg_loss"),
+            tokens_per_s=last.get("throughput(tps)"),
+            eta_s=eta_s(self.rows, self.total_steps),
+            ranks_up=len(self.ranks),
+            world_size=self.world_size,
+        )
