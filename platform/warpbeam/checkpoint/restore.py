@@ -13,17 +13,18 @@ import hashlib
 import logging
 import mmap
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpbeam.checkpoint.log import Entry, RunLog, live_commits
 from warpbeam.checkpoint.manifest import CheckpointBroken, FileEntry, Manifest, PieceEntry, TensorEntry
 from warpbeam.checkpoint.node_cache import fetch_once
 from warpbeam.checkpoint.pieces import Piece, Range, as_range, overlaps, whole
 from warpbeam.checkpoint.safetensors_file import DTYPE_BYTES, torch_dtype
-from warpbeam.errors import UserError
+from warpbeam.errors import UserError, WarpbeamError
 from warpbeam.storage.store import ObjectMissing
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 WHOLE_FILE_BYTES = 2**30
 OnEvent = Callable[[str, dict[str, Any]], None]
 """Called with an event's name and fields, for the run's record."""
+AllGather = Callable[[Any], list[Any]]
+"""Collective: every rank gives an object and gets all of them in rank order."""
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -248,23 +252,6 @@ def find_commit(log: RunLog, step: int | None = None) -> Entry:
     )
 
 
-def candidates(
-    store: ObjectStore, team: str, run: str, *, cache_dir: Path, on_event: OnEvent = lambda name, fields: None
-) -> Iterator[CheckpointReader]:
-    """Committed checkpoints that can be opened, newest first; a broken one is reported and passed over."""
-    for commit in reversed(live_commits(RunLog(store, team, run).read())):
-        try:
-            yield _open(store, commit, cache_dir)
-        except CheckpointBroken as error:
-            report_broken(commit.step, error, on_event)
-
-
-def report_broken(step: int | None, error: CheckpointBroken, on_event: OnEvent) -> None:
-    """Say loudly that a committed checkpoint cannot be used."""
-    logger.warning("checkpoint of step %s is broken, falling back to the one before: %s", step, error)
-    on_event("checkpoint_broken", {"step": step, **error.to_dict()})
-
-
 def restore_newest(
     store: ObjectStore,
     team: str,
@@ -274,7 +261,7 @@ def restore_newest(
     cache_dir: Path,
     rank: int = 0,
     wanted: Iterable[Piece] = (),
-    all_gather: Callable[[Any], list[Any]] = lambda value: [value],
+    all_gather: AllGather = lambda value: [value],
     on_event: OnEvent = lambda name, fields: None,
 ) -> CheckpointReader | None:
     """Restore the newest checkpoint that is whole; None when the run has none. Collective: every rank calls it.
@@ -285,37 +272,56 @@ def restore_newest(
     Args:
         restore: puts the state into the engine by `reader.read`.
         wanted: the pieces this rank will read; lets large files be fetched before anything is changed.
-        all_gather: collective; every rank gives an object and gets all of them in rank order.
 
     Raises:
         CheckpointBroken: there are commits, but none can be used. Never a silent start from nothing.
     """
     pieces = list(wanted)
-    seen: set[str] = set()
+    tried: set[str | None] = set()
     broken: CheckpointBroken | None = None
     while True:
         # Rank 0's log decides, so that a commit landing meanwhile cannot make ranks read different checkpoints.
         commits = live_commits(RunLog(store, team, run).read()) if rank == 0 else []
-        choice = all_gather(next((c for c in reversed(commits) if c.manifest not in seen), None))[0]
-        if choice is None:
+        untried = [commit for commit in commits if commit.manifest not in tried]
+        commit: Entry | None = all_gather(untried[-1] if untried else None)[0]
+        if commit is None:
             if broken is not None:
                 raise broken
             return None
-        seen.add(choice.manifest)
-        outcome: CheckpointReader | None = None
-        fault: CheckpointBroken | None = None
-        try:
-            outcome = _open(store, choice, cache_dir)
-            outcome.fetch(pieces)
-        except CheckpointBroken as error:
-            fault = error
-        faults = [found for found in all_gather(fault) if found is not None]
-        if not faults and outcome is not None:
-            restore(outcome)
-            return outcome
-        broken = faults[0]
+        tried.add(commit.manifest)
+        reader, broken = _on_all_ranks(all_gather, partial(_fetched, store, commit, cache_dir, pieces))
+        if reader is not None and broken is None:
+            _, broken = _on_all_ranks(all_gather, partial(restore, reader))
+        if broken is None:
+            return reader
         if rank == 0:
-            report_broken(choice.step, broken, on_event)
+            logger.warning("checkpoint of step %s is broken, trying the one before: %s", commit.step, broken)
+            on_event("checkpoint_broken", {"step": commit.step, **broken.to_dict()})
+
+
+def _on_all_ranks(all_gather: AllGather, action: Callable[[], T]) -> tuple[T | None, CheckpointBroken | None]:
+    """Do something that may find the checkpoint broken; every rank learns whether any rank did.
+
+    Another error of one rank is raised on all, so that none waits for it.
+    """
+    result: T | None = None
+    error: WarpbeamError | None = None
+    try:
+        result = action()
+    except WarpbeamError as caught:
+        error = caught
+    errors = [found for found in all_gather(error) if found is not None]
+    broken = next((found for found in errors if isinstance(found, CheckpointBroken)), None)
+    other = next((found for found in errors if not isinstance(found, CheckpointBroken)), None)
+    if other is not None:
+        raise other
+    return result, broken
+
+
+def _fetched(store: ObjectStore, commit: Entry, cache_dir: Path, pieces: list[Piece]) -> CheckpointReader:
+    reader = _open(store, commit, cache_dir)
+    reader.fetch(pieces)
+    return reader
 
 
 def _open(store: ObjectStore, commit: Entry, cache_dir: Path) -> CheckpointReader:

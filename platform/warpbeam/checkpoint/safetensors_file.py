@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,15 +71,17 @@ def write_safetensors(
     try:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
+            # One block is hashed while it is written: both are about as fast, and both let other threads run.
+            with path.open("wb") as file, ThreadPoolExecutor(1) as hasher:
                 file.write(header)
                 at = len(header)
                 for number in order:
                     spec, produce = tensors[number]
                     offsets[number] = at
                     for data in produce():
-                        digest.update(data)
+                        hashed = hasher.submit(digest.update, data)
                         file.write(data)
+                        hashed.result()
                         at += len(data)
                     if at - offsets[number] != spec.nbytes:
                         raise ValueError(f"{spec.key}: {at - offsets[number]} bytes came, {spec.nbytes} were announced")

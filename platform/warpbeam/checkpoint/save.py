@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -149,7 +150,7 @@ def _new_prefix(store: ObjectStore, claim: Claim, step: int) -> str:
 def _write_and_upload(
     store: ObjectStore, key: str, pieces: Iterable[PieceData], rng: Mapping[str, torch.Tensor] | None, tmp: Path
 ) -> _Uploaded:
-    path = tmp / key.replace("/", "_")
+    path = tmp / f"{os.getpid()}-{key.rpartition('/')[2]}"
     try:
         shard = write_shard(pieces, path, rng)
         store.upload(path, key)

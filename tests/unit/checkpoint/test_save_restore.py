@@ -362,3 +362,48 @@ def test_real_random_states_survive_a_save(tmp_path: Path) -> None:
         found = reader.rng(0)
     assert found is not None
     assert all(torch.equal(found[name], states[name]) for name in states)
+
+
+def test_damage_found_only_while_restoring_still_turns_all_ranks_to_the_one_before(tmp_path: Path) -> None:
+    store = MemoryStore()
+    claim = RunLog(store, "team", "run").claim("a1")
+    for step in (1, 2):
+        save(store, tmp_path, make_tensors([(4, 3)], seed=step), step=step, claim=claim)
+
+    def rank_main(rank: int, gather: Any, broadcast: Any) -> int | None:
+        def restore(reader: CheckpointReader) -> None:
+            if reader.step == 2 and rank == 1:
+                raise CheckpointBroken("a ranged read met damage")
+
+        reader = restore_newest(
+            store,
+            "team",
+            "run",
+            restore,
+            cache_dir=tmp_path / "c",
+            rank=rank,
+            all_gather=lambda value: broadcast(gather(value)),
+        )
+        return reader.step if reader else None
+
+    assert run_ranks(3, rank_main) == [1, 1, 1]
+
+
+def test_another_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
+    store = MemoryStore()
+    save(store, tmp_path, make_tensors([(4, 3)]))
+
+    def rank_main(rank: int, gather: Any, broadcast: Any) -> None:
+        wanted = [whole("layer.0", "weight", (4, 3) if rank == 0 else (3, 4))]
+        restore_newest(
+            store,
+            "team",
+            "run",
+            lambda reader: None,
+            cache_dir=tmp_path / "c",
+            rank=rank,
+            wanted=wanted,
+            all_gather=lambda value: broadcast(gather(value)),
+        )
+
+    assert [type(result) for result in run_ranks(2, rank_main)] == [CheckpointMismatch] * 2
