@@ -36,7 +36,7 @@ def init(
 ) -> None:
     """Look at data (format, fields, lengths) and write a job file that trains on it."""
     from warpbeam.data.inspect import inspect_data
-    from warpbeam.job import check_name, load_job
+    from warpbeam.job import check_name
     from warpbeam.pool import load_pool
 
     check_name(name)
@@ -49,9 +49,7 @@ def init(
     chosen = load_pool(pool).pool
     report = inspect_data(data, Path.cwd(), chosen.storage_config())
     text = job_text(name, team, report, model=model, eval_data=eval_data, folder=folder, pool=chosen)
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    load_job(path)
+    _write_checked(path, text)
     if json:
         print_json({"job": str(path), "format": report.format, "seq_len": report.seq_len, "records": report.records})
         return
@@ -59,6 +57,22 @@ def init(
     say(f"\nwrote {path}; next:")
     say(f"  $ warpbeam plan {path}")
     say(f"  $ warpbeam run {path}")
+
+
+def _write_checked(path: Path, text: str) -> None:
+    """Write the job file; nothing stays when the arguments made it one that no job may be."""
+    from warpbeam.job import load_job
+
+    made = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    try:
+        load_job(path)
+    except UserError:
+        path.unlink()
+        if made:
+            path.parent.rmdir()
+        raise
 
 
 def job_text(

@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from warpbeam.errors import UserError
 from warpbeam.launch import bundle
 from warpbeam.launch.bundle import pack, read_folder

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from warpbeam.launch.failure import Cause, Failure, Retry, Stop, decide
 
 

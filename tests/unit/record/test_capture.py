@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from warpbeam.record.capture import ship_rest
 from warpbeam.record.stream import StreamReader
 from warpbeam.storage.local import LocalStore

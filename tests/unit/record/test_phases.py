@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from warpbeam.record.phases import Phase, PhaseClock, place_ranks
 
 

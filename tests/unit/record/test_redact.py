@@ -4,6 +4,7 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from warpbeam.record.redact import Redactor
 
 SECRET = "hf_canary-0123456789"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.unit.record.memory_store import MemoryStore
 from warpbeam.errors import InfraError
 from warpbeam.record.shipper import LogShipper, log_path
 from warpbeam.record.stream import CHUNK_BYTES
-
-from tests.unit.record.memory_store import MemoryStore
 
 ACTIONS = ["turn", "fail", "die", "none"]
 PREFIX = "record/a1/logs/rank-0"

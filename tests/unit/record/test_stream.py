@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from warpbeam.errors import InfraError
-from warpbeam.record.stream import CHUNK_BYTES, StreamReader, StreamWriter
 
 from tests.unit.record.memory_store import MemoryStore
+from warpbeam.errors import InfraError
+from warpbeam.record.stream import CHUNK_BYTES, StreamReader, StreamWriter
 
 
 def test_a_reader_sees_each_byte_once_while_the_last_object_grows() -> None:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from warpbeam.record.phases import PhaseClock
-from warpbeam.record.writer import RecordWriter
 
 from tests.unit.record.memory_store import MemoryStore
+from warpbeam.record.phases import PhaseClock
+from warpbeam.record.writer import RecordWriter
 
 BASE = "teams/support/runs/sft/record/0001-ab"
 

@@ -1,0 +1,74 @@
+"""Import functions by name and try their signatures; one JSON line tells the parent what is wrong with each.
+
+    python -m warpbeam.launch.own_code_probe my.mod:render 2 my.mod:loss 2
+
+Imports nothing of ours: it starts quickly, and a user's module meets an ordinary interpreter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+from typing import Any
+
+
+def _problem(target: str, argument_count: int) -> dict[str, str] | None:
+    module_name, _, name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        return {
+            "what": "cannot be imported",
+            "why": f"{error} (looked in {', '.join(sys.path[:3])}, ...)",
+            "fix": "name the module as seen from the job file's folder or from the folder of this command",
+        }
+    except BaseException as error:
+        return {"what": "cannot be imported", "why": _where(error), "fix": "mend the module, then run this again"}
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        names = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        return {
+            "what": "does not exist",
+            "why": f"{module_name} has: {', '.join(names) or 'nothing'}",
+            "fix": "",
+        }
+    if not callable(found):
+        return {"what": "cannot be called", "why": f"it is a {type(found).__name__}", "fix": ""}
+    try:
+        inspect.signature(found).bind(*[None] * argument_count)
+    except TypeError as error:
+        return {"what": "does not take its arguments", "why": f"{inspect.signature(found)}: {error}", "fix": ""}
+    except ValueError:
+        return None  # a builtin without a signature
+    return None
+
+
+def _where(error: BaseException) -> str:
+    """Kind, text and the place in the user's own file."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if "importlib" not in filename and filename != __file__:
+            place = f"{filename}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return f"{place}{type(error).__name__}: {error}"
+
+
+def main(arguments: list[str]) -> None:
+    """Print one JSON line with a problem or null for each (target, argument count)."""
+    pairs = zip(arguments[::2], arguments[1::2], strict=True)
+    problems = [_problem(target, int(count)) for target, count in pairs]
+    print("\n" + json.dumps({"warpbeam-own-code": problems}), flush=True)
+    os._exit(0)  # whatever threads the user's modules have started
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
