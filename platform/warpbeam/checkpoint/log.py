@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -95,23 +96,23 @@ class Entry:
 
 
 class RunLog:
-    """Reads and appends the log of one run. Not thread-safe; every process makes its own."""
+    """Reads and appends the log of one run. Threads may share one; every process makes its own."""
 
     def __init__(self, store: ObjectStore, team: str, run: str) -> None:
         self.store = store
         self.team = team
         self.run = run
         self._entries: list[Entry] = []
+        self._lock = threading.RLock()
 
     def read(self) -> list[Entry]:
         """Every entry, oldest first. Entries never change, so only new ones are fetched on later calls."""
-        if not self._entries:
-            self._read_listed()
-        while True:
-            entry = self._get(len(self._entries))
-            if entry is None:
-                return list(self._entries)
-            self._entries.append(entry)
+        with self._lock:
+            if not self._entries:
+                self._read_listed()
+            while (entry := self._get(len(self._entries))) is not None:
+                self._entries.append(entry)
+            return list(self._entries)
 
     def append(self, kind: EntryKind, attempt: str, *, check: Check = lambda entries: None, **fields: Any) -> Entry:
         """Append one entry. `check` sees the whole log right before each try and may raise to refuse.
@@ -120,13 +121,14 @@ class RunLog:
         """
         nonce = secrets.token_hex(8)
         own = {name: fields.pop(name) for name in ("step", "manifest", "sha256") if name in fields}
-        while True:
-            entries = self.read()
-            check(entries)
-            entry = Entry(len(entries), nonce, kind, attempt, _now(), **own, extra=fields)
-            if self._create(entry):
-                self._entries.append(entry)
-                return entry
+        with self._lock:
+            while True:
+                entries = self.read()
+                check(entries)
+                entry = Entry(len(entries), nonce, kind, attempt, _now(), **own, extra=fields)
+                if self._create(entry):
+                    self._entries.append(entry)
+                    return entry
 
     def claim(self, attempt: str, members: Iterable[Member] = (), **extra: Any) -> Claim:
         """Become the run's one writer. Raises `AlreadyRunning` when another attempt is alive.
@@ -137,7 +139,7 @@ class RunLog:
 
         def refuse_if_alive(entries: list[Entry]) -> None:
             current = newest_claim(entries)
-            if current is not None and current.attempt != attempt and self.alive(current, not_counting=own):
+            if current is not None and self.alive(current, not_counting=own):
                 raise self._already_running(current)
 
         entry = self.append("claim", attempt, check=refuse_if_alive, members=[m.to_dict() for m in own], **extra)
@@ -223,7 +225,7 @@ class RunLog:
     def _already_running(self, claim: Entry) -> AlreadyRunning:
         members = self.members_of(claim.attempt)
         who = next((m for m in members if m.role == "driver"), members[0] if members else None)
-        place = f"pid {who.pid} on {who.host}" if who else "a process that named itself to nobody"
+        place = f"pid {who.pid} on {who.host}" if who else "a process that its claim does not name"
         return AlreadyRunning(
             f"run {self.run!r} is already running: attempt {claim.attempt}, {place}, since {claim.at}",
             why="one run has one writer; a second start would be fenced or would fence the first",
@@ -330,7 +332,7 @@ class Claim:
 
     def _refuse_if_fenced(self, entries: list[Entry]) -> None:
         newest = newest_claim(entries)
-        if newest is not None and newest.seq > self.seq and newest.attempt != self.attempt:
+        if newest is not None and newest.seq > self.seq:
             raise Fenced(
                 f"attempt {self.attempt} of run {self.log.run!r} was replaced by {newest.attempt} at {newest.at}",
                 why="a newer attempt has claimed the run, so this one may write nothing more",

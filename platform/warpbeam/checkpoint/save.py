@@ -49,7 +49,8 @@ class TrainState:
     """What rank 0 knows besides tensors. All of it is JSON.
 
     Args:
-        state: the recipe's own: step, data position, lr, loss scaler, tokens seen, `eval_loss` and so on.
+        state: the recipe's own: step, data position, lr, loss scaler, tokens seen and so on. `eval_loss`, when it was
+            measured at this step, decides which checkpoint is the best. NaN and infinity become null.
         optimizer_steps: the optimizer's step counter by parameter or group name.
     """
 

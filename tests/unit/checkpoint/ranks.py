@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
 from warpbeam.checkpoint.pieces import Box, Piece, Range, split_range
 from warpbeam.checkpoint.save import Broadcast, Gather
 

@@ -10,6 +10,10 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+
+from tests.unit.checkpoint.memory_store import MemoryStore
+from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, pieces_of, run_ranks
+from tests.unit.checkpoint.test_save_restore import spoil
 from warpbeam.checkpoint.export import export_model
 from warpbeam.checkpoint.log import Claim, RunLog
 from warpbeam.checkpoint.manifest import CheckpointBroken
@@ -17,10 +21,6 @@ from warpbeam.checkpoint.save import TrainState, save_checkpoint
 from warpbeam.data.tokenizer import end_of_turn_id, save_tokenizer, train_tokenizer
 from warpbeam.errors import UserError
 from warpbeam.storage import layout
-
-from tests.unit.checkpoint.memory_store import MemoryStore
-from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, pieces_of, run_ranks
-from tests.unit.checkpoint.test_save_restore import spoil
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,

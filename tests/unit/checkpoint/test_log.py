@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
+
+from tests.unit.checkpoint.memory_store import MemoryStore
 from warpbeam.checkpoint.log import (
     AlreadyRunning,
     Claim,
@@ -18,8 +21,6 @@ from warpbeam.checkpoint.members import this_process
 from warpbeam.checkpoint.schema import SchemaTooNew
 from warpbeam.errors import InfraError
 from warpbeam.storage import layout
-
-from tests.unit.checkpoint.memory_store import MemoryStore
 
 ELSEWHERE = replace(this_process("driver"), host="other", boot_id="another-boot/pid:[1]")
 
@@ -271,3 +272,25 @@ def test_the_newest_commit_is_the_logs_not_the_highest_step(store: MemoryStore) 
     newest = open_log(store).newest_commit()
     assert newest is not None
     assert newest.step == 15
+
+
+def test_the_same_attempt_name_twice_is_still_two_writers(store: MemoryStore) -> None:
+    first = open_log(store).claim("a1", [ELSEWHERE])
+    with pytest.raises(AlreadyRunning):
+        open_log(store).claim("a1", [this_process("driver")])
+    store.now += 31
+    second = open_log(store).claim("a1", [this_process("driver")])
+    with pytest.raises(Fenced):
+        commit(first, 1)
+    commit(second, 1)
+
+
+def test_threads_may_share_a_log(store: MemoryStore) -> None:
+    claim = open_log(store).claim("a1")
+    threads = [threading.Thread(target=commit, args=(claim, step)) for step in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [entry.seq for entry in claim.log.read()] == list(range(21))
+    assert sorted(entry.step or 0 for entry in live_commits(claim.log.read())) == list(range(20))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+
 from warpbeam.checkpoint.members import Member, end_leftovers, here, start_time, this_process
 
 # `cat` ends when its input does, so it cannot outlive the test.

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from warpbeam.checkpoint.node_cache import fetch_once
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.unit.checkpoint.memory_store import MemoryStore
 from warpbeam.checkpoint.log import Claim, Entry, Fenced, RunLog, live_commits
 from warpbeam.checkpoint.retention import best_commit, decide, retain, sweep
 from warpbeam.errors import InfraError
 from warpbeam.storage import layout
-
-from tests.unit.checkpoint.memory_store import MemoryStore
 
 
 def entry(step: int, loss: float | None = None, attempt: str = "a1") -> Entry:

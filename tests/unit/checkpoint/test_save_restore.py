@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.unit.checkpoint.memory_store import MemoryStore
+from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, local, pieces_of, run_ranks
 from warpbeam.checkpoint.log import Claim, Fenced, RunLog, live_commits
 from warpbeam.checkpoint.manifest import CheckpointBroken, Manifest
 from warpbeam.checkpoint.pieces import Box, Piece, Range, whole
@@ -22,9 +25,6 @@ from warpbeam.checkpoint.restore import (
 from warpbeam.checkpoint.rng import capture_rng
 from warpbeam.checkpoint.save import SavedCheckpoint, SaveFailed, TrainState, save_checkpoint
 from warpbeam.errors import InfraError, UserError
-
-from tests.unit.checkpoint.memory_store import MemoryStore
-from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, local, pieces_of, run_ranks
 
 CUTS: list[Cut] = [cut_flat, cut_buckets, cut_dim(0), cut_dim(1), cut_dim(2)]
 

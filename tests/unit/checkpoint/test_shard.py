@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+
 from warpbeam.checkpoint.pieces import Box, Piece, Range, whole
 from warpbeam.checkpoint.rng import capture_rng, restore_rng
 from warpbeam.checkpoint.safetensors_file import read_header

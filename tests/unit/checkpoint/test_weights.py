@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from tests.unit.checkpoint.ranks import cut_buckets, cut_dim, cut_flat, local
 from warpbeam.checkpoint.pieces import Box, Piece, Range, whole
 from warpbeam.checkpoint.weights import HfWeights, fetch_from_store, fetch_model_folder
 from warpbeam.errors import InfraError, UserError
 from warpbeam.storage.local import LocalStore
-
-from tests.unit.checkpoint.ranks import cut_buckets, cut_dim, cut_flat, local
 
 TENSORS = {
     "model.embed.weight": torch.randn(11, 6),
