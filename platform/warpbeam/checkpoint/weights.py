@@ -1,37 +1,34 @@
 """Pretrained weights as a source of pieces: a Hugging Face folder of safetensors, read by byte ranges.
 
 `HfWeights.read` has the same shape as a checkpoint's, so a strategy fills its shards from a base model exactly as it
-does on resume, and no rank ever holds the whole of a sharded model. `fetch_model_folder` brings the folder to this
-machine, once for all its processes.
+does on resume, and no rank ever holds the whole of a sharded model. `fetch_model_folder` (model_folder.py) brings the
+folder to this machine first.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
-import re
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from warpbeam.checkpoint.node_cache import fetch_once
-from warpbeam.checkpoint.pieces import Piece, overlaps, whole
+from warpbeam.checkpoint.hf_names import FileNames, file_names
+from warpbeam.checkpoint.model_folder import PICKLED, fetch_from_store, fetch_model_folder, only_pickled
+from warpbeam.checkpoint.pieces import Piece, View, overlaps, whole
 from warpbeam.checkpoint.safetensors_file import TensorPlace, read_header, torch_dtype
-from warpbeam.errors import InfraError, UserError
-from warpbeam.storage import open_uri
+from warpbeam.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from warpbeam.storage import ObjectInfo, ObjectStore, StorageConfig
+__all__ = ["HfWeights", "fetch_from_store", "fetch_model_folder"]
 
 INDEX = "model.safetensors.index.json"
-_WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class HfWeights:
-    """The tensors of a model folder by name, memory-mapped.
+    """The tensors of a model folder by the names that the model's parameters have in memory, memory-mapped.
 
     Args:
         folder: holds model.safetensors, or several files and their index.
@@ -43,6 +40,7 @@ class HfWeights:
         self._base_prefix = base_prefix
         self._maps: dict[Path, mmap.mmap] = {}
         self._places: dict[str, tuple[Path, TensorPlace]] = {}
+        self._assembled: tuple[str, torch.Tensor] | None = None
         for path in _weight_files(folder):
             self._places.update({name: (path, place) for name, place in read_header(path).items()})
 
@@ -50,20 +48,25 @@ class HfWeights:
         """All tensors, by the names they have in the files."""
         return sorted(self._places)
 
+    def has(self, name: str) -> bool:
+        """Whether a model's parameter can be read: stored as it is, under another name, or in parts."""
+        return self.find(name) is not None or bool(self._parts(name))
+
     def find(self, name: str) -> str | None:
-        """The stored name of a model's parameter, with or without the base model's prefix; None when absent."""
+        """The name in the files of a parameter that is stored as it is; None when it is not, or in parts."""
         prefix = f"{self._base_prefix}."
         for candidate in (name, name.removeprefix(prefix), prefix + name):
             if candidate in self._places:
                 return candidate
-        return None
+        parts = self._parts(name)
+        return next(iter(parts)) if len(parts) == 1 else None
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Global shape of a tensor."""
+        """Shape in the file of a tensor that `find` finds."""
         return self._place(name)[1].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """The dtype it is stored in."""
+        """The dtype in the file of a tensor that `find` finds."""
         return torch_dtype(self._place(name)[1].dtype)
 
     def read(self, piece: Piece) -> torch.Tensor:
@@ -74,22 +77,53 @@ class HfWeights:
         """
         import torch
 
-        path, place = self._place(piece.name)
-        if place.shape != piece.shape:
-            raise UserError(
-                f"{piece.name!r} has shape {list(place.shape)} in {path.name}, the model needs {list(piece.shape)}",
-                why="the weights belong to another configuration",
-                fix="take config.json from the same folder as the weights",
-                reason="weights_mismatch",
-            )
-        stored = torch_dtype(place.dtype)
-        out = torch.empty(piece.numel, dtype=torch.float32 if stored.is_floating_point else stored)
-        if piece.numel:
-            source = torch.frombuffer(self._map(path), dtype=torch.uint8)[place.start : place.end].view(stored)
-            for asked, held in overlaps(piece, whole(piece.name, piece.kind, place.shape)):
-                shown = torch.as_strided(source, held.sizes, held.strides, source.storage_offset() + held.offset)
-                torch.as_strided(out, asked.sizes, asked.strides, asked.offset).copy_(shown)
+        if self.find(piece.name) is None and self._parts(piece.name):
+            source = self._assemble(piece)
+        else:
+            path, place = self._place(piece.name)
+            if place.shape != piece.shape:
+                raise _mismatch(piece, place.shape, path.name)
+            source = self._stored(path, place)
+        is_float = source.dtype.is_floating_point
+        out = torch.empty(piece.numel, dtype=torch.float32 if is_float else source.dtype)
+        for asked, held in overlaps(piece, whole(piece.name, piece.kind, piece.shape)):
+            _view(out, asked).copy_(_view(source, held))
         return out.view(piece.local_shape)
+
+    @cached_property
+    def _file_names(self) -> FileNames:
+        return file_names(self.folder) if (self.folder / "config.json").exists() else FileNames()
+
+    def _parts(self, name: str) -> dict[str, tuple[int, ...]]:
+        """What transformers stores the parameter as, when the files have all of it under other names; else nothing."""
+        if name in self._places:
+            return {}
+        parts = self._file_names.stored.get(name, {})
+        return parts if parts and all(part in self._places for part in parts) else {}
+
+    def _assemble(self, piece: Piece) -> torch.Tensor:
+        """A parameter that is stored in parts (fused experts), flat and whole; the last one is kept.
+
+        Transformers says which parts an in-memory tensor is stored as. Asked with a tensor of positions, its parts
+        say where each of their elements belongs.
+        """
+        import torch
+
+        if self._assembled is None or self._assembled[0] != piece.name:
+            positions = torch.arange(_numel(piece.shape)).view(piece.shape)
+            flat: torch.Tensor | None = None
+            for part, where in self._file_names.convert({piece.name: positions}).items():
+                path, place = self._places[part]
+                if place.shape != tuple(where.shape):
+                    raise _mismatch(piece, place.shape, path.name)
+                stored = self._stored(path, place)
+                flat = torch.empty(positions.numel(), dtype=stored.dtype) if flat is None else flat
+                flat[where.reshape(-1)] = stored
+            assert flat is not None
+            self._assembled = (piece.name, flat)
+        if self._assembled[1].numel() != _numel(piece.shape):
+            raise _mismatch(piece, (self._assembled[1].numel(),), "the files")
+        return self._assembled[1]
 
     def _place(self, name: str) -> tuple[Path, TensorPlace]:
         stored = self.find(name)
@@ -102,11 +136,39 @@ class HfWeights:
             )
         return self._places[stored]
 
-    def _map(self, path: Path) -> mmap.mmap:
+    def _stored(self, path: Path, place: TensorPlace) -> torch.Tensor:
+        """A stored tensor, flat, mapped and not copied."""
+        import torch
+
+        dtype = torch_dtype(place.dtype)
+        if place.start == place.end:
+            return torch.empty(0, dtype=dtype)
         if path not in self._maps:
             with path.open("rb") as file:
+                # Copy-on-write, so that torch takes it as writable memory; nobody writes.
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        return self._maps[path]
+        data = torch.frombuffer(self._maps[path], dtype=torch.uint8)[place.start : place.end]
+        # Our own writer aligns; files of others may begin anywhere.
+        return (data if place.start % dtype.itemsize == 0 else data.clone()).view(dtype)
+
+
+def _view(flat: torch.Tensor, view: View) -> torch.Tensor:
+    import torch
+
+    return torch.as_strided(flat, view.sizes, view.strides, flat.storage_offset() + view.offset)
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return whole("", "weight", shape).numel
+
+
+def _mismatch(piece: Piece, found: tuple[int, ...], where: str) -> UserError:
+    return UserError(
+        f"{piece.name!r} has shape {list(found)} in {where}, the model needs {list(piece.shape)}",
+        why="the weights belong to another configuration",
+        fix="take config.json from the same folder as the weights",
+        reason="weights_mismatch",
+    )
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -122,122 +184,7 @@ def _weight_files(folder: Path) -> list[Path]:
         )
     if names:
         return [folder / name for name in names]
-    pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in _PICKLED]
-    raise (
-        _only_pickled(str(folder), pickled)
-        if pickled
-        else UserError(
-            f"{folder} holds no weights", why="there is no *.safetensors file in it", reason="weights_missing"
-        )
-    )
-
-
-def _only_pickled(where: str, files: list[str]) -> UserError:
-    return UserError(
-        f"{where} has its weights only as {', '.join(files[:3])}",
-        why="such a file is a pickle: opening it runs whatever code it carries",
-        fix="convert it once where you trust it: `AutoModelForCausalLM.from_pretrained(PATH).save_pretrained(NEW)` "
-        "writes safetensors",
-        reason="weights_pickled",
-    )
-
-
-def fetch_model_folder(uri: str, config: StorageConfig | None, cache_dir: Path, *, revision: str = "main") -> Path:
-    """A local folder with the model's safetensors, config and tokenizer; fetched once per node.
-
-    Args:
-        uri: a local path, `s3://bucket/prefix` or `hf://owner/name`.
-        config: the pool's storage: its endpoint and credentials serve `s3://`.
-        cache_dir: local disk shared by this node's processes.
-        revision: branch, tag or commit, for `hf://`.
-
-    Raises:
-        UserError: nothing there, or only pickled weights.
-        InfraError: the hub cannot be reached.
-    """
-    if uri.startswith("hf://"):
-        return _from_hub(uri.removeprefix("hf://"), revision)
-    if uri.startswith("s3://"):
-        store, prefix = open_uri(uri, config)
-        return fetch_from_store(store, prefix, uri, cache_dir)
-    folder = Path(uri.removeprefix("file://")).expanduser()
-    if not folder.is_dir():
-        raise UserError(
-            f"there is no model folder {folder}",
-            fix="write a folder with config.json and *.safetensors, s3://BUCKET/PREFIX or hf://OWNER/NAME",
-            reason="model_missing",
-        )
-    return folder
-
-
-def fetch_from_store(store: ObjectStore, prefix: str, uri: str, cache_dir: Path) -> Path:
-    """The same for a model below `prefix` of an open store; `uri` is its name in messages."""
-    found = {info.key.removeprefix(f"{prefix}/"): info for info in store.list(f"{prefix}/") if info.size}
-    if not found:
-        raise UserError(f"there is no model at {uri}", why="no object begins with it", reason="model_missing")
-    if "lineage.json" in found and "export.json" not in found:
-        raise UserError(
-            f"the export at {uri} is unfinished",
-            why="it has no export.json, which an export writes last",
-            fix="take another version, or export again",
-            reason="model_unsealed",
-        )
-    if not any(name.endswith(".safetensors") for name in found):
-        pickled = [name for name in found if name.endswith(_PICKLED)]
-        if pickled:
-            raise _only_pickled(uri, pickled)
-    # The name carries what the objects are now: a model replaced under the same address is fetched anew.
-    stamp = "\n".join(f"{name} {info.size} {info.etag}" for name, info in sorted(found.items()))
-    name = re.sub(r"[^A-Za-z0-9]+", "-", uri)[-60:] + "-" + hashlib.sha256(f"{uri}\n{stamp}".encode()).hexdigest()[:16]
-    return fetch_once(cache_dir, name, lambda temp: _download(store, found, temp))
-
-
-def _download(store: ObjectStore, found: dict[str, ObjectInfo], folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for name, info in found.items():
-        if "/" not in name and not name.endswith(_PICKLED):
-            store.download(info.key, folder / name)
-    seal = folder / "export.json"
-    for name, file in json.loads(seal.read_text())["files"].items() if seal.exists() else ():
-        with (folder / name).open("rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != file["sha256"]:
-                raise InfraError(
-                    f"{found[name].key} is damaged", why="its sha256 is not the export's", reason="model_damaged"
-                )
-
-
-def _from_hub(name: str, revision: str) -> Path:
-    from huggingface_hub import errors, snapshot_download
-
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(_WANTED)))
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        raise InfraError(
-            f"hf://{name} is not on this machine, and the hub cannot be reached",
-            why=_first_line(error),
-            fix="check the network (and HF_HUB_OFFLINE), or copy the model to a folder or a bucket and write that path",
-            reason="hub_unreachable",
-        ) from error
-    except errors.GatedRepoError as error:
-        raise UserError(
-            f"hf://{name} is gated",
-            why=_first_line(error),
-            fix="accept its licence on the hub, and give the job a token: secrets: [{env: HF_TOKEN, from: hf-token}]",
-            reason="model_gated",
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
-        raise UserError(
-            f"the hub has no model {name!r} with revision {revision!r} that you may see",
-            why=_first_line(error),
-            fix="check the name; a private model needs a token: secrets: [{env: HF_TOKEN, from: hf-token}]",
-            reason="model_missing",
-        ) from error
-    except errors.HfHubHTTPError as error:
-        raise InfraError(f"the hub failed on hf://{name}", why=_first_line(error), reason="hub_failed") from error
-    if not any(folder.glob("*.safetensors")):
-        raise _only_pickled(f"hf://{name}", ["other formats than safetensors"])
-    return folder
-
-
-def _first_line(error: Any) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLED]
+    if pickled:
+        raise only_pickled(str(folder), pickled)
+    raise UserError(f"{folder} holds no weights", why="there is no *.safetensors file in it", reason="weights_missing")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 
-from tests.unit.checkpoint.ranks import cut_buckets, cut_dim, cut_flat, local
+from tests.unit.checkpoint.ranks import Cut, cut_buckets, cut_dim, cut_flat, local
 from warpbeam.checkpoint.pieces import Box, Piece, Range, whole
 from warpbeam.checkpoint.weights import HfWeights, fetch_from_store, fetch_model_folder
 from warpbeam.errors import InfraError, UserError
@@ -44,7 +45,7 @@ def test_names_shapes_dtypes(folder: Path) -> None:
 
 @pytest.mark.parametrize("cut", [cut_flat, cut_buckets, cut_dim(0), cut_dim(1)])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_every_rank_reads_its_part_as_float32(folder: Path, cut, world: int) -> None:  # type: ignore[no-untyped-def]
+def test_every_rank_reads_its_part_as_float32(folder: Path, cut: Cut, world: int) -> None:
     weights = HfWeights(folder)
     for name, tensor in TENSORS.items():
         expected = tensor.float() if tensor.is_floating_point() else tensor
@@ -152,3 +153,40 @@ def test_what_a_bucket_may_lack_is_said(bucket: Path, tmp_path: Path) -> None:
     (bucket / "m" / "export.json").write_text('{"files": {"model.safetensors": {"sha256": "0"}}}')
     with pytest.raises(InfraError, match="damaged"):
         fetch(bucket, tmp_path)
+
+
+@pytest.mark.parametrize("cut", [cut_flat, cut_dim(1)])
+@pytest.mark.parametrize("kind", ["gpt-neox", "qwen3-moe"])
+def test_what_transformers_stores_otherwise_is_read_by_its_name_in_memory(tmp_path: Path, kind: str, cut: Cut) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    torch.manual_seed(0)
+    config = (
+        transformers.GPTNeoXConfig(**sizes, num_attention_heads=2)
+        if kind == "gpt-neox"
+        else transformers.Qwen3MoeConfig(
+            **sizes, num_attention_heads=2, num_key_value_heads=1, num_experts=3, moe_intermediate_size=8
+        )
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    weights = HfWeights(tmp_path, base_prefix=model.base_model_prefix)
+    missing = [name for name, _ in model.named_parameters() if name not in weights.names()]
+    assert missing, "this model no longer tests anything"
+    for name, parameter in model.named_parameters():
+        shape = tuple(parameter.shape)
+        assert weights.has(name)
+        for rank in range(3):
+            for index in cut(shape, rank, 3):
+                assert torch.equal(weights.read(Piece(name, "weight", shape, index)), local(parameter.data, index))
+    assert not weights.has("model.nothing")
+
+
+def test_files_that_are_not_aligned_are_read_too(tmp_path: Path) -> None:
+    save_file({"w": TENSORS["model.embed.weight"]}, tmp_path / "model.safetensors")
+    data = (tmp_path / "model.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    (tmp_path / "model.safetensors").write_bytes(
+        (length + 3).to_bytes(8, "little") + data[8 : 8 + length] + b"   " + data[8 + length :]
+    )
+    found = HfWeights(tmp_path).read(whole("w", "weight", (11, 6)))
+    assert torch.equal(found.view(11, 6), TENSORS["model.embed.weight"])
