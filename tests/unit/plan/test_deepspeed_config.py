@@ -29,7 +29,6 @@ CASES: dict[str, dict[str, Any]] = {
         "offload": "nvme",
         "offload_path": "/disk/offload",
     },
-    "zero3-fp32-cpu-own-adamw": {"stage": 3, "precision": "fp32", "on_cpu": True, "lr": 1e-3, "weight_decay": 0.01},
     "zero3-fp32-cpu-no-clip": {"stage": 3, "precision": "fp32", "on_cpu": True, "clip": None},
 }
 
