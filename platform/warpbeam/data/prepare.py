@@ -27,6 +27,12 @@ Progress = Callable[[int, int, int, int], None]
 
 MAX_SKIPPED_SHARE = 0.05
 
+_ADVICE = {
+    "over_length": "raise data.seq_len, set over_length: drop",
+    "missing_field": "see whether format: and fields: are right for this data, mend or remove the records",
+}
+"""By the first reason; for the others the record itself is wrong."""
+
 
 @dataclass(frozen=True)
 class PreparedData:
@@ -188,7 +194,7 @@ def _bad_records(plan: PreparationPlan, stats: TaskStats) -> UserError:
     return UserError(
         "\n".join(["bad records in the data:", *(f"  {place}" for place in places)]),
         why=f"data.on_bad_record is fail; {count} bad in the {stats.records} records looked at there",
-        fix="mend or remove them, or set on_bad_record: skip under data:",
+        fix=_ADVICE.get(next(iter(stats.bad)), "mend or remove them") + ", or set on_bad_record: skip under data:",
         reason="bad_records",
     )
 

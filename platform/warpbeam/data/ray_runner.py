@@ -24,6 +24,8 @@ from warpbeam.errors import InfraError, WarpbeamError
 DEFAULT_CPUS_PER_TASK = 0.5
 """So that a preparation finds room beside training workers on a small machine."""
 _MAX_BLOCKS = 10_000
+_MAX_RETRIES = 3
+"""Of a task whose worker died. Ray Data's own default is without end: a record that kills its worker would hang it."""
 
 
 def run_with_ray(plan: PreparationPlan, *, cpus_per_task: float = DEFAULT_CPUS_PER_TASK) -> Results:
@@ -34,7 +36,9 @@ def run_with_ray(plan: PreparationPlan, *, cpus_per_task: float = DEFAULT_CPUS_P
     items = [{"number": number, "task": json.dumps(asdict(plan.tasks[number]))} for number in plan.order]
     with _quiet(DataContext.get_current()):
         tasks = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
-        results = tasks.map(_run_task, fn_kwargs={"spec": plan.spec.to_json()}, num_cpus=cpus_per_task)
+        results = tasks.map(
+            _run_task, fn_kwargs={"spec": plan.spec.to_json()}, num_cpus=cpus_per_task, max_retries=_MAX_RETRIES
+        )
         try:
             for row in results.iter_rows():
                 if row["error"]:

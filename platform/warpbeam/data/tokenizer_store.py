@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from warpbeam.storage.disk import disk_errors
 from warpbeam.storage.embedded import home
 from warpbeam.storage.layout import team_prefix
 from warpbeam.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
 
 COMPLETE = "complete.json"
 _TRAINER_VERSION = 1
@@ -109,6 +112,7 @@ def fetch_tokenizer(store: ObjectStore, prefix: str) -> Path:
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         arriving = Path(tempfile.mkdtemp(prefix=".arriving-", dir=folder.parent))
+        (arriving / COMPLETE).write_bytes(listed)
         for name in json.loads(listed)["files"]:
             store.download(f"{prefix}/{name}", arriving / name)
         try:
@@ -121,12 +125,23 @@ def fetch_tokenizer(store: ObjectStore, prefix: str) -> Path:
 
 
 def load_stored_tokenizer(store: ObjectStore, prefix: str, *, trust_remote_code: bool = False) -> Any:
-    """The fast Hugging Face tokenizer that was stored."""
+    """The fast Hugging Face tokenizer that was stored.
+
+    Made straight from its files where that gives the same tokenizer: AutoTokenizer imports torch, which costs every
+    worker seconds. The digest decides.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    folder = fetch_tokenizer(store, prefix)
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        if digest(tokenizer) == json.loads((folder / COMPLETE).read_bytes())["digest"]:
+            return tokenizer
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        log.info("%s needs its own tokenizer class: %s", prefix, error)
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(
-        fetch_tokenizer(store, prefix), trust_remote_code=trust_remote_code, local_files_only=True
-    )
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
 
 
 def _publish(store: ObjectStore, prefix: str, tokenizer: Any) -> None:
@@ -136,7 +151,7 @@ def _publish(store: ObjectStore, prefix: str, tokenizer: Any) -> None:
         names = [str(path.relative_to(folder)) for path in files]
         for path, name in zip(files, names, strict=True):
             store.upload(path, f"{prefix}/{name}")
-        complete = {"schema": "warpbeam/tokenizer/v1", "files": names}
+        complete = {"schema": "warpbeam/tokenizer/v1", "files": names, "digest": digest(tokenizer)}
         store.put_if_absent(f"{prefix}/{COMPLETE}", json.dumps(complete).encode())
 
 
