@@ -14,47 +14,41 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpbeam.data.messages import ChatError, carries_loss, clean_messages
 from warpbeam.errors import UserError
+
+__all__ = [
+    "ChatError",
+    "TurnMarks",
+    "clean_messages",
+    "encode_chat",
+    "end_of_turn_id",
+    "loss_mask",
+    "tokenise",
+    "turn_marks",
+]
 
 Ids = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
-ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "function_call": "assistant",
-    "tool": "tool",
-    "function": "tool",
-    "observation": "tool",
-}
-"""Role in a record -> role in a template."""
-PASSED_ON = ("name", "tool_calls", "tool_call_id", "reasoning_content")
-"""Fields of a message, besides role and content, that templates read."""
 MAX_CHARS = 4 << 20
 """A longer conversation is refused: the characters of each of its tokens would not fit in memory."""
 TRAINING_DATE = "26 Jul 2024"
 """For templates that print today's date unless told another (Llama 3): the same rows on every day."""
+
+EXAMPLE = [{"role": "user", "content": "Ready?"}, {"role": "assistant", "content": "Yes."}]
+"""What templates are tried on."""
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PREFIX_FIX = (
     "give a template with {% generation %} around what the assistant says as model.chat_template, "
     "or render the records yourself with code.render"
 )
-
-
-class ChatError(UserError):
-    """This conversation cannot be encoded: its roles, its contents, or the template's own refusal."""
-
-    default_reason: ClassVar[str] = "bad_chat"
 
 
 def encode_chat(
@@ -83,11 +77,10 @@ def encode_chat(
     turns = clean_messages(messages)
     render = _Renderer(tokenizer, tools, template_args)
     text = render(turns, add_generation_prompt)
-    _check_nothing_lost(text, turns, tools)
     ids, starts, ends = tokenise(tokenizer, text)
     if add_generation_prompt:
         return ids, None
-    weights = [_weight(message) for message in messages]
+    _check_nothing_lost(text, turns, tools)
     marked = _GENERATION.search(render.template)
     spans = render.generation_spans(turns) if marked else _prefix_spans(render, turns, text)
     if len(spans) != sum(turn["role"] == "assistant" for turn in turns):
@@ -96,18 +89,8 @@ def encode_chat(
             why="one for each assistant turn is needed to know what carries loss",
             reason="template_generation",
         )
-    assistant_weights = [weight for weight, turn in zip(weights, turns, strict=True) if turn["role"] == "assistant"]
-    loss = loss_mask(starts, ends, [span for span, weight in zip(spans, assistant_weights, strict=True) if weight])
-    return ids, loss
-
-
-def clean_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """Messages as templates expect them: known roles, text contents, tool arguments as objects, no nulls.
-
-    Raises:
-        ChatError: unknown_role, content_not_text or bad_message, naming the turn.
-    """
-    return [_clean(message, number) for number, message in enumerate(messages, 1)]
+    of_assistant = [m for m, turn in zip(messages, turns, strict=True) if turn["role"] == "assistant"]
+    return ids, loss_mask(starts, ends, [s for s, m in zip(spans, of_assistant, strict=True) if carries_loss(m)])
 
 
 def tokenise(tokenizer: Any, text: str) -> tuple[Ids, Ids, Ids]:
@@ -163,14 +146,35 @@ def turn_marks(tokenizer: Any) -> TurnMarks:
     return _turn_marks(tokenizer, template_of(tokenizer))
 
 
+def end_of_turn_id(tokenizer: Any) -> int:
+    """The token that ends an assistant's turn: what must carry loss, and what generation stops at.
+
+    Raises:
+        UserError: no template, or one that does not end a turn with a special token.
+    """
+    ids, loss = encode_chat(tokenizer, EXAMPLE, add_generation_prompt=False)
+    assert loss is not None
+    last = int(ids[loss][-1])
+    if last in tokenizer.added_tokens_decoder or last == tokenizer.eos_token_id:
+        return last
+    raise UserError(
+        "the chat template does not end an assistant's turn with a special token",
+        why=f"the last thing that carries loss is {tokenizer.decode([last])!r}, so the model would not learn to stop",
+        fix="put {{ eos_token }} after the assistant's content (model.chat_template)",
+        reason="template_without_end",
+    )
+
+
 @lru_cache(maxsize=8)
 def _turn_marks(tokenizer: Any, template: str) -> TurnMarks:
     render = _Renderer(tokenizer, None, {})
-    asked, answered = {"role": "user", "content": "Ready?"}, {"role": "assistant", "content": "Yes."}
-    prompt, whole = render([asked], True), render([asked, answered], False)
-    if not whole.startswith(prompt) or "Yes." not in whole[len(prompt) :]:
+    prompt, whole = render(EXAMPLE[:1], True), render(EXAMPLE, False)
+    answer = EXAMPLE[1]["content"]
+    if not whole.startswith(prompt) or answer not in whole[len(prompt) :]:
         raise _not_a_prefix("an answer")
-    return TurnMarks(prompt.removeprefix(render([asked], False)), whole[len(prompt) :].partition("Yes.")[2].rstrip())
+    return TurnMarks(
+        prompt.removeprefix(render(EXAMPLE[:1], False)), whole[len(prompt) :].partition(answer)[2].rstrip()
+    )
 
 
 def template_of(tokenizer: Any, has_tools: bool = False) -> str:
@@ -268,91 +272,6 @@ def _not_a_prefix(what: str) -> ChatError:
         fix=_PREFIX_FIX,
         reason="template_not_prefix",
     )
-
-
-def _clean(message: Any, number: int) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise ChatError(f"turn {number} is not a message but {type(message).__name__}", reason="bad_message")
-    given = message.get("role") or message.get("from")
-    role = ROLES.get(given) if isinstance(given, str) else None
-    if role is None:
-        raise ChatError(
-            f"turn {number} has the unknown role {given!r}" if given else f"turn {number} has no role",
-            why=f"known are {', '.join(ROLES)}",
-            reason="unknown_role",
-        )
-    content = message["content"] if message.get("content") is not None else message.get("value")
-    turn: dict[str, Any] = {"role": role, "content": _text_of(content, message, number)}
-    for name in PASSED_ON:
-        if message.get(name) is not None:
-            turn[name] = _without_nulls(message[name])
-    if "tool_calls" in turn:
-        turn["tool_calls"] = [_with_object_arguments(call, number) for call in _as_list(turn["tool_calls"], number)]
-        if not turn["tool_calls"]:
-            del turn["tool_calls"]
-    return turn
-
-
-def _text_of(content: Any, message: Mapping[str, Any], number: int) -> str:
-    if isinstance(content, str):
-        return content
-    if content is None and message.get("tool_calls"):
-        return ""
-    if isinstance(content, list) and all(_is_text_part(part) for part in content):
-        return "".join(part if isinstance(part, str) else part["text"] for part in content)
-    raise ChatError(
-        f"the content of turn {number} is not text",
-        why="absent or null" if content is None else f"it is {_shape(content)}",
-        reason="content_not_text",
-    )
-
-
-def _is_text_part(part: Any) -> bool:
-    return isinstance(part, str) or (
-        isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
-    )
-
-
-def _shape(content: Any) -> str:
-    if isinstance(content, list):
-        kinds = {str(part.get("type")) if isinstance(part, Mapping) else type(part).__name__ for part in content}
-        return f"a list of {', '.join(sorted(kinds))}"
-    return type(content).__name__
-
-
-def _as_list(value: Any, number: int) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    raise ChatError(f"tool_calls of turn {number} is not a list", reason="bad_message")
-
-
-def _with_object_arguments(call: Any, number: int) -> Any:
-    """OpenAI's arguments are JSON in a string; templates expect the object."""
-    if not isinstance(call, Mapping):
-        raise ChatError(f"a tool call of turn {number} is not an object", reason="bad_message")
-    function = call.get("function")
-    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
-        try:
-            return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
-        except ValueError:
-            return dict(call)
-    return dict(call)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Parquet gives every object all the fields that any object has."""
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
-        return [_without_nulls(item) for item in value]
-    return value
-
-
-def _weight(message: Mapping[str, Any]) -> bool:
-    weight = message.get("weight")
-    if weight is None or weight in (0, 1):
-        return weight != 0
-    raise ChatError(f"a message's weight must be 0 or 1, got {weight!r}", reason="bad_message")
 
 
 def _check_nothing_lost(text: str, turns: list[dict[str, Any]], tools: Sequence[Any] | None) -> None:

@@ -7,11 +7,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from warpbeam.data.chat import TRAINING_DATE, Ids, Mask, encode_chat, loss_mask, tokenise
+from warpbeam.data.chat import TRAINING_DATE, ChatError, Ids, Mask, encode_chat, end_of_turn_id, loss_mask, tokenise
 from warpbeam.data.formats import Completion, Conversation, Normalised, Text, Tokens, normalise
 from warpbeam.data.records import BadRecordError
 from warpbeam.data.stats import TaskStats
 from warpbeam.data.text import cut_text
+from warpbeam.data.tokenizer import vocabulary_size
 from warpbeam.errors import UserError
 
 OverLength = Literal["truncate", "split", "drop", "fail"]
@@ -58,8 +59,9 @@ class Encoder:
         self._over_length: OverLength = over_length or ("truncate" if method == "sft" else "split")
         self._over_length_text: OverLength = over_length or "split"
         self._template_args = {"date_string": TRAINING_DATE}
-        self._vocabulary = len(tokenizer)
-        opening = tokenizer("", verbose=False)["input_ids"]
+        self._vocabulary = vocabulary_size(tokenizer)
+        self._template_checked = False
+        opening = tokenizer("", truncation=False, padding=False, verbose=False)["input_ids"]
         self._bos = [tokenizer.bos_token_id] if opening[:1] == [tokenizer.bos_token_id] else []
 
     def encode_record(
@@ -114,7 +116,18 @@ class Encoder:
             "render_failed", f"it must return messages, or input_ids and loss_mask, or None; got {got}"
         )
 
+    def _check_template(self) -> None:
+        """A template that is wrong for every conversation is the job's mistake, not the first record's."""
+        if not self._template_checked:
+            try:
+                end_of_turn_id(self.tokenizer)
+            except ChatError as error:
+                if error.reason != "template_failed":  # it may want a system turn, which the records have
+                    raise UserError(error.what, why=error.why, fix=error.fix, reason=error.reason) from error
+            self._template_checked = True
+
     def _conversation(self, chat: Conversation) -> tuple[Ids, Mask]:
+        self._check_template()
         ids, loss = encode_chat(
             self.tokenizer, chat.messages, add_generation_prompt=False, tools=chat.tools, **self._template_args
         )
@@ -136,8 +149,9 @@ class Encoder:
     def _text(self, text: str) -> tuple[Ids, Mask]:
         pieces = [np.asarray(self._bos, np.int32)]
         for piece in cut_text(text):
-            encoded = self.tokenizer(piece, add_special_tokens=False, return_attention_mask=False, verbose=False)
-            pieces.append(np.asarray(encoded["input_ids"], np.int32))
+            # Without offsets, and without what transformers adds: twice as fast.
+            (encoded,) = self.tokenizer.backend_tokenizer.encode_batch_fast([piece], add_special_tokens=False)
+            pieces.append(np.asarray(encoded.ids, np.int32))
         ids = np.concatenate([*pieces, np.asarray([self._end_id()], np.int32)])
         return ids, np.ones(len(ids), np.bool_)
 

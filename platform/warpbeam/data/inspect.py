@@ -16,7 +16,7 @@ from warpbeam.data.chat import ChatError, clean_messages
 from warpbeam.data.formats import Completion, Normalised, Text, Tokens, normalise
 from warpbeam.data.guess import guess_format
 from warpbeam.data.records import BadRecord, BadRecordError, RawRecord, read_records
-from warpbeam.data.sample import spread
+from warpbeam.data.sample import spread, texts_of
 from warpbeam.data.sources import Expansion, cut_tasks, expand
 from warpbeam.data.stats import KEPT_PLACES, BadPlace, describe_places
 from warpbeam.errors import UserError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 2000
 LOOKED_AT_TASKS = 16
+LOOKED_AT_CHARS = 64 << 20
+"""Records are kept while they are looked at; no more of them than this."""
 CHARS_PER_TOKEN = 3.6
 """A cautious estimate for English and code with a vocabulary of tens of thousands."""
 TOKENS_PER_TURN = 5
@@ -147,17 +149,19 @@ def _look(
     bad: Counter[str] = Counter()
     places: list[BadPlace] = []
     tasks = spread(cut_tasks(expansion.files, config=config), LOOKED_AT_TASKS)
+    chars_left = LOOKED_AT_CHARS
     for number, task in enumerate(tasks):
         quota = max(1, (limit - len(values)) // (len(tasks) - number))
         for record in read_records(task, config):
             if isinstance(record, RawRecord):
                 values.append((record.value, BadPlace(task.file, record.offset, "", "")))
                 quota -= 1
+                chars_left -= sum(map(len, texts_of(record.value)))
             elif isinstance(record, BadRecord):
                 bad[record.reason] += 1
                 if len(places) < KEPT_PLACES:
                     places.append(BadPlace(task.file, record.offset, record.reason, record.detail))
-            if quota <= 0 or sum(bad.values()) >= limit:
+            if quota <= 0 or chars_left <= 0 or sum(bad.values()) >= limit:
                 break
     return values, bad, places
 

@@ -48,7 +48,7 @@ def sample_texts(
             value = record.value
             if isinstance(value, dict) and columns is not None:
                 value = {name: value.get(name) for name in columns}
-            for text in _texts(value):
+            for text in texts_of(value):
                 yield text[: min(left, PIECE_CHARS)]
                 left -= len(text)
                 if left <= 0:
@@ -63,7 +63,7 @@ def spread(tasks: Sequence[Task], count: int) -> list[Task]:
     return list(islice(tasks, 0, None, step))
 
 
-def _texts(value: Any) -> Iterable[str]:
+def texts_of(value: Any) -> Iterable[str]:
     """Every string in a record but the roles of turns."""
     if isinstance(value, str):
         if value:
@@ -71,8 +71,8 @@ def _texts(value: Any) -> Iterable[str]:
     elif isinstance(value, dict):
         for key, item in value.items():
             if key not in ("role", "from", "type"):
-                yield from _texts(item)
+                yield from texts_of(item)
     elif isinstance(value, list):
         for item in value:
             if not isinstance(item, int):
-                yield from _texts(item)
+                yield from texts_of(item)

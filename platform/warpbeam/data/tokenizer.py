@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warpbeam.data.chat import encode_chat, turn_marks
+from warpbeam.data.chat import end_of_turn_id
 from warpbeam.data.files import read_text_file
 from warpbeam.data.tokenizer_files import local_folder
 from warpbeam.data.tokenizer_training import PADDING, train_tokenizer
@@ -72,7 +72,7 @@ def load_tokenizer(
         A fast Hugging Face tokenizer.
 
     Raises:
-        UserError: there is none, it cannot be loaded, or it is not a fast one.
+        UserError: there is none, it cannot be loaded, it is not a fast one, or the model's embedding is too small.
     """
     where = model.tokenizer or model.path
     if not isinstance(where, str):
@@ -84,15 +84,17 @@ def load_tokenizer(
         )
     revision = model.revision if where == model.path else "main"
     folder = local_folder(where, root, config, revision=revision, with_code=model.trust_remote_code)
-    template = read_template(model.chat_template, root) if model.chat_template else None
-    return load_folder(
+    settings = _model_settings(model, root, config)
+    tokenizer = load_folder(
         folder,
         where,
         trust_remote_code=model.trust_remote_code,
-        chat_template=template,
-        model_type=_model_type(model, root, config),
+        chat_template=read_template(model.chat_template, root) if model.chat_template else None,
+        model_type=settings.get("model_type") if where != model.path else None,
         notes=notes,
     )
+    check_tokenizer(tokenizer, chat=False, embedding_rows=settings.get("vocab_size"))
+    return tokenizer
 
 
 def load_folder(
@@ -154,30 +156,6 @@ def vocabulary_size(tokenizer: Any) -> int:
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
-def end_of_turn_id(tokenizer: Any) -> int:
-    """The token that ends an assistant's turn: what must carry loss, and what generation stops at.
-
-    Raises:
-        UserError: no template, or one that does not end a turn with a special token.
-    """
-    turn_marks(tokenizer)
-    ids, loss = encode_chat(
-        tokenizer,
-        [{"role": "user", "content": "Ready?"}, {"role": "assistant", "content": "Yes."}],
-        add_generation_prompt=False,
-    )
-    assert loss is not None
-    last = int(ids[loss][-1])
-    if last in tokenizer.added_tokens_decoder or last == tokenizer.eos_token_id:
-        return last
-    raise UserError(
-        "the chat template does not end an assistant's turn with a special token",
-        why=f"the last thing that carries loss is {tokenizer.decode([last])!r}, so the model would not learn to stop",
-        fix="put {{ eos_token }} after the assistant's content (model.chat_template)",
-        reason="template_without_end",
-    )
-
-
 def stop_ids(tokenizer: Any) -> tuple[int, ...]:
     """Every id that generation should stop at: the end of a turn and the end token, for generation_config.json."""
     ids = set()
@@ -236,21 +214,17 @@ def settle_padding(tokenizer: Any, notes: list[str]) -> None:
         notes.append(f"the tokenizer has no padding token: {tokenizer.pad_token} is used (padding never carries loss)")
 
 
-def _model_type(model: ModelSource, root: Path, config: StorageConfig | None) -> str | None:
-    """Of a model whose tokenizer comes from elsewhere.
+def _model_settings(model: ModelSource, root: Path, config: StorageConfig | None) -> Mapping[str, Any]:
+    """The model's config.json: its type and the rows of its embedding matter here.
 
     transformers takes a tokenizer's class, and with it how text is cut into words, from the model's type too: what is
     trained on must be what it will load beside the exported model.
     """
     if model.config is not None:
-        settings = model.config
-    elif model.path and model.tokenizer:
-        folder = local_folder(model.path, root, config, revision=model.revision)
-        settings = _read_json(folder / "config.json")
-    else:
-        return None
-    found = settings.get("model_type")
-    return found if isinstance(found, str) else None
+        return model.config
+    if model.path is None:
+        return {}
+    return _read_json(local_folder(model.path, root, config, revision=model.revision) / "config.json")
 
 
 def _load(folder: Path, where: str, trust_remote_code: bool, model_type: str | None) -> Any:

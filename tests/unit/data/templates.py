@@ -52,6 +52,13 @@ SYSTEM_LAST = (
     "{{- m.content + '<|im_end|>\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
+OTHER_PROMPT = (
+    QWEN2.rpartition("{%- if add_generation_prompt")[0]
+    + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
+)
+WANTS_SYSTEM = (
+    "{%- if messages[0].role != 'system' %}{{- raise_exception('Begin with a system turn') }}{%- endif %}" + QWEN2
+)
 ENDLESS = (
     "{%- for m in messages %}{{- m.role + ': ' + m.content + '\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"

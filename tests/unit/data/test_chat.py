@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.unit.data import templates
 from warpbeam.data.chat import ChatError, clean_messages, encode_chat, loss_mask, turn_marks
 from warpbeam.data.tokenizer import train_tokenizer
 from warpbeam.errors import UserError
-
-from tests.unit.data import templates
 
 TEMPLATES = {
     "chatml": None,

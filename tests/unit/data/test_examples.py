@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.unit.data import templates
 from warpbeam.data.encoder import OverLengthError
 from warpbeam.data.examples import (
     Encoder,
@@ -24,8 +26,6 @@ from warpbeam.data.sample import sample_texts, spread
 from warpbeam.data.sources import cut_tasks, expand
 from warpbeam.errors import UserError
 from warpbeam.job import DataSource
-
-from tests.unit.data import templates
 
 
 def chat(*contents: str) -> list[dict[str, str]]:
@@ -253,6 +253,29 @@ def test_no_template_at_all_is_not_a_bad_record(tokenizer: Any, tmp_path: Path) 
     path = write(tmp_path / "a.jsonl", [{"messages": chat("hello", "world")}])
     with pytest.raises(UserError, match="no chat template"):
         examples(path, Encoder(bare, seq_len=64), DataSource(path="x", format="messages"))
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [(templates.ENDLESS, "template_without_end"), (templates.OTHER_PROMPT, "template_not_prefix")],
+)
+def test_a_template_that_is_wrong_for_all_is_not_the_records_fault(
+    tokenizer: Any, tmp_path: Path, template: str, reason: str
+) -> None:
+    wrong = copy.deepcopy(tokenizer)
+    wrong.chat_template = template
+    path = write(tmp_path / "a.jsonl", [{"messages": chat("hello", "world")}])
+    with pytest.raises(UserError) as caught:
+        examples(path, Encoder(wrong, seq_len=64), DataSource(path="x", format="messages"))
+    assert caught.value.reason == reason
+
+
+def test_a_template_that_wants_a_system_turn(tokenizer: Any, tmp_path: Path) -> None:
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = templates.WANTS_SYSTEM
+    path = write(tmp_path / "a.jsonl", [{"messages": chat("hello", "world"), "system": s} for s in ("s", None)])
+    out, (stats,) = examples(path, Encoder(strict, seq_len=64), DataSource(path="x", format="messages"))
+    assert (len(out), stats.bad) == (1, {"template_failed": 1})
 
 
 def test_own_rendering(tokenizer: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+
 from warpbeam.data.decompress import unpack, unpacking
 from warpbeam.data.files import TAIL_BYTES, RangeReader, SourceFile, kind_of, local_stamp, open_file
 from warpbeam.data.text import LOOKAHEAD, cut_text, read_pieces, read_range

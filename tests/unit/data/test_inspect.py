@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from warpbeam.data.inspect import inspect_data, proposed_seq_len
 from warpbeam.errors import UserError
 

@@ -14,6 +14,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from warpbeam.data.records import BadRecord, Blank, RawRecord, name_places, read_records
 from warpbeam.data.sources import cut_tasks, expand
 from warpbeam.errors import UserError

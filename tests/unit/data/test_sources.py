@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from warpbeam.data.sources import SourceFile, cut_tasks, expand
 from warpbeam.errors import UserError
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.data import templates
+from tests.unit.data.conftest import TEXTS
 from warpbeam.data.tokenizer import (
     check_tokenizer,
     digest,
@@ -23,9 +26,6 @@ from warpbeam.data.tokenizer import (
 )
 from warpbeam.errors import UserError
 from warpbeam.job import Model
-
-from tests.unit.data import templates
-from tests.unit.data.conftest import TEXTS
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]
 
@@ -193,6 +193,20 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused_with_both_numbers(toke
     check_tokenizer(tokenizer, chat=True, embedding_rows=rows)
     with pytest.raises(UserError, match=f"{rows + 4} entries.* {rows} rows"):
         check_tokenizer(grown, chat=True, embedding_rows=rows)
+
+
+def test_the_models_embedding_is_checked_when_its_tokenizer_is_loaded(tokenizer: Any, folder: Path) -> None:
+    rows = len(tokenizer)
+    for vocab_size in (rows, 10 * rows):
+        load_tokenizer(
+            Model(config={"model_type": "qwen2", "vocab_size": vocab_size}, tokenizer="tok"), folder.parent, None
+        )
+    small = Model(config={"model_type": "qwen2", "vocab_size": rows - 1}, tokenizer="tok")
+    change(folder, "config.json", model_type="llama", vocab_size=rows - 2)
+    for model in (small, Model(path="tok")):
+        with pytest.raises(UserError, match=f"{rows} entries") as caught:
+            load_tokenizer(model, folder.parent, None)
+        assert caught.value.reason == "vocabulary_too_large"
 
 
 @pytest.mark.parametrize(
