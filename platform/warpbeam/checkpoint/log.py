@@ -201,13 +201,8 @@ class RunLog:
         return int(totals[-1]) if totals else None
 
     def state(self) -> tuple[str, str]:
-        """The newest state and its reason; ("running", "") right after a claim, ("new", "") for an empty log."""
-        for entry in reversed(self.read()):
-            if entry.kind == "state":
-                return str(entry.extra["state"]), str(entry.extra.get("reason", ""))
-            if entry.kind == "claim":
-                return "running", ""
-        return "new", ""
+        """The newest state and its reason; see `newest_state`."""
+        return newest_state(self.read())
 
     def newest_commit(self) -> Entry | None:
         """The checkpoint that a resume begins with."""
@@ -316,10 +311,11 @@ class Claim:
 
     def write_index_hint(self) -> None:
         """Replace the key that listings of many runs read. Only a hint, so failing to write it is only a warning."""
-        newest = self.log.newest_commit()
-        step = newest.step if newest is not None and newest.step is not None else 0
-        key = layout.index_key(self.log.team, self.log.run, self.log.state()[0], step, time.time())
         try:
+            entries = self.log.read()
+            live = live_commits(entries)
+            step = live[-1].step if live else None
+            key = layout.index_key(self.log.team, self.log.run, newest_state(entries)[0], step or 0, time.time())
             self.log.store.put(key, json.dumps({"schema": "warpbeam/index/v1", "writer": WRITER}).encode())
             for info in list(self.log.store.list(key.rpartition("/")[0] + "/")):
                 if info.key != key:
@@ -343,6 +339,16 @@ class Claim:
 def newest_claim(entries: list[Entry]) -> Entry | None:
     """The claim that holds now."""
     return next((entry for entry in reversed(entries) if entry.kind == "claim"), None)
+
+
+def newest_state(entries: list[Entry]) -> tuple[str, str]:
+    """The newest state and its reason; ("running", "") right after a claim, ("new", "") for an empty log."""
+    for entry in reversed(entries):
+        if entry.kind == "state":
+            return str(entry.extra["state"]), str(entry.extra.get("reason", ""))
+        if entry.kind == "claim":
+            return "running", ""
+    return "new", ""
 
 
 def live_commits(entries: list[Entry]) -> list[Entry]:

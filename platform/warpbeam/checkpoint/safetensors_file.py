@@ -83,6 +83,7 @@ def write_safetensors(
                         file.write(data)
                         hashed.result()
                         at += len(data)
+                        del data  # or it would keep this tensor alive while the next one is made
                     if at - offsets[number] != spec.nbytes:
                         raise ValueError(f"{spec.key}: {at - offsets[number]} bytes came, {spec.nbytes} were announced")
     except BaseException:

@@ -18,16 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpbeam.checkpoint.log import Claim
-from warpbeam.checkpoint.manifest import (
-    CheckpointBroken,
-    FileEntry,
-    Manifest,
-    PieceEntry,
-    RngEntry,
-    TensorEntry,
-)
+from warpbeam.checkpoint.manifest import FileEntry, Manifest, PieceEntry, RngEntry, TensorEntry
 from warpbeam.checkpoint.shard import ShardInfo, write_shard
-from warpbeam.errors import InfraError, WarpbeamError
+from warpbeam.errors import InfraError, RunFailed, WarpbeamError
 from warpbeam.storage import layout
 
 if TYPE_CHECKING:
@@ -176,11 +169,7 @@ def _commit(
     manifest = _manifest(claim, step, uploaded, state)
     fault = manifest.fault()
     if fault:
-        raise CheckpointBroken(
-            f"the checkpoint of step {step} was not committed: {fault}",
-            why="the ranks' pieces do not hold every element exactly once",
-            reason="checkpoint_incomplete",
-        )
+        raise _incomplete(step, fault)
     data, key = manifest.to_bytes(), f"{prefix}/manifest.json"
     store.put(key, data)
     sha256 = hashlib.sha256(data).hexdigest()
@@ -199,7 +188,7 @@ def _manifest(claim: Claim, step: int, uploaded: list[_Uploaded], state: TrainSt
             if number == len(tensors):
                 tensors.append(TensorEntry(name=piece.name, kind=piece.kind, shape=piece.shape, dtype=dtype))
             elif (tensors[number].shape, tensors[number].dtype) != (piece.shape, dtype):
-                raise CheckpointBroken(f"ranks disagree about the shape or dtype of {piece.kind} {piece.name}")
+                raise _incomplete(step, f"ranks disagree about the shape or dtype of {piece.kind} {piece.name}")
             pieces.append(PieceEntry.of(piece, tensor=number, file=rank, offset=offset, crc32=crc32))
         rng += [RngEntry(rank=rank, name=n, file=rank, offset=o, size=s) for n, o, s in result.shard.rng]
     return Manifest(
@@ -222,6 +211,14 @@ def _manifest(claim: Claim, step: int, uploaded: list[_Uploaded], state: TrainSt
         data_fingerprint=state.data_fingerprint,
         plan=dict(state.plan),
         versions=dict(state.versions),
+    )
+
+
+def _incomplete(step: int, fault: str) -> RunFailed:
+    return RunFailed(
+        f"the checkpoint of step {step} was not committed: {fault}",
+        why="the ranks together must hold every element of every tensor exactly once",
+        reason="checkpoint_incomplete",
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     """A piece and its host tensor, or a function that returns it (float32), called when its turn comes."""
 
 FORMAT = "warpbeam/shard/v1"
+_RNG = "rng/"
 
 
 class StoredPiece(NamedTuple):
@@ -53,47 +54,42 @@ class ShardInfo:
     rng: list[StoredRng]
 
 
+@dataclass
+class _Item:
+    """One tensor of the file; `piece` is None for a random state. `crc32` is known once it is written."""
+
+    spec: TensorSpec
+    produce: Produce
+    piece: Piece | None
+    crc32: int = 0
+
+    def parts(self) -> Iterator[memoryview]:
+        tensor = self.produce() if callable(self.produce) else self.produce
+        if (dtype_name(tensor.dtype), tuple(tensor.shape)) != (self.spec.dtype, self.spec.shape):
+            found = f"{tensor.dtype} {list(tensor.shape)}"
+            raise ValueError(f"{self.spec.key}: got {found}, announced {self.spec.dtype} {list(self.spec.shape)}")
+        data = bytes_of(tensor.cpu())
+        self.crc32 = zlib.crc32(data)
+        yield data
+
+
 def write_shard(pieces: Iterable[PieceData], path: Path, rng: Mapping[str, torch.Tensor] | None = None) -> ShardInfo:
     """Write the pieces as `<kind>/<name>@<range or box>`, and random states as `rng/<name>`, to a new file.
 
     Raises:
         InfraError: the disk is full (reason `disk_full`); the half-written file is removed.
     """
-    held = list(pieces)
-    states = list((rng or {}).items())
-    specs = [_spec(piece, produce) for piece, produce in held]
-    crcs: dict[str, int] = {}
-
-    def parts(spec: TensorSpec, produce: Produce) -> Iterator[memoryview]:
-        tensor = produce() if callable(produce) else produce
-        if (dtype_name(tensor.dtype), tuple(tensor.shape)) != (spec.dtype, spec.shape):
-            raise ValueError(
-                f"{spec.key}: got {tensor.dtype} {list(tensor.shape)}, announced {spec.dtype} {spec.shape}"
-            )
-        data = bytes_of(tensor.cpu())
-        crcs[spec.key] = zlib.crc32(data)
-        yield data
-
-    named = [*zip(specs, (produce for _, produce in held), strict=True)]
-    named += [(TensorSpec(f"rng/{name}", dtype_name(s.dtype), tuple(s.shape)), s) for name, s in states]
-    written = write_safetensors(
-        path,
-        [(spec, lambda spec=spec, produce=produce: parts(spec, produce)) for spec, produce in named],  # type: ignore[misc]
-        {"schema": FORMAT, "writer": WRITER},
-    )
-    places = list(zip(named, written.offsets, strict=True))
-    return ShardInfo(
-        written.size,
-        written.sha256,
-        [
-            StoredPiece(piece, spec.dtype, offset, crcs[spec.key])
-            for (piece, _), ((spec, _), offset) in zip(held, places, strict=False)
-        ],
-        [
-            StoredRng(name, offset, spec.nbytes)
-            for (name, _), ((spec, _), offset) in zip(states, places[len(held) :], strict=True)
-        ],
-    )
+    items = [_Item(_spec(piece, produce), produce, piece) for piece, produce in pieces]
+    for name, state in (rng or {}).items():
+        items.append(_Item(TensorSpec(f"{_RNG}{name}", dtype_name(state.dtype), tuple(state.shape)), state, None))
+    written = write_safetensors(path, [(item.spec, item.parts) for item in items], {"schema": FORMAT, "writer": WRITER})
+    info = ShardInfo(written.size, written.sha256, [], [])
+    for item, offset in zip(items, written.offsets, strict=True):
+        if item.piece is None:
+            info.rng.append(StoredRng(item.spec.key.removeprefix(_RNG), offset, item.spec.nbytes))
+        else:
+            info.pieces.append(StoredPiece(item.piece, item.spec.dtype, offset, item.crc32))
+    return info
 
 
 def _spec(piece: Piece, produce: Produce) -> TensorSpec:

@@ -24,7 +24,7 @@ from warpbeam.checkpoint.restore import (
 )
 from warpbeam.checkpoint.rng import capture_rng
 from warpbeam.checkpoint.save import SavedCheckpoint, SaveFailed, TrainState, save_checkpoint
-from warpbeam.errors import InfraError, UserError
+from warpbeam.errors import InfraError, RunFailed, UserError
 
 CUTS: list[Cut] = [cut_flat, cut_buckets, cut_dim(0), cut_dim(1), cut_dim(2)]
 
@@ -203,7 +203,7 @@ def half(piece: Piece) -> Piece:
 def test_a_strategy_that_loses_or_doubles_elements_commits_nothing(tmp_path: Path, spoil: Any, fault: str) -> None:
     store, tensors = MemoryStore(), make_tensors([(4, 3)])
     pieces = spoil([pair for pair in pieces_of(tensors, cut_flat, 0, 1) if pair[0].kind != "buffer"])
-    with pytest.raises(CheckpointBroken, match=fault):
+    with pytest.raises(RunFailed, match=fault):
         save_checkpoint(
             store,
             RunLog(store, "team", "run").claim("a1"),

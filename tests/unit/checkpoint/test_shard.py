@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import weakref
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,20 +52,22 @@ def test_plain_safetensors_opens_it(tmp_path: Path) -> None:
     assert set(read_header(path)) == {"rng/torch", *loaded}
 
 
-def test_functions_are_called_one_after_another_and_not_held(tmp_path: Path) -> None:
-    alive: list[int] = []
+class Memory(bytearray):
+    """Lives as long as any tensor on it."""
 
-    class Tracked:
-        def __init__(self, number: int) -> None:
-            self.number = number
 
-        def __call__(self) -> torch.Tensor:
-            alive.append(self.number)
-            return torch.full((10,), float(self.number))
+def test_functions_are_called_one_after_another_and_no_two_tensors_live_at_once(tmp_path: Path) -> None:
+    made: list[weakref.ref[Memory]] = []
 
-    pieces = [(whole(str(n), "weight", (10,)), Tracked(n)) for n in range(5)]
+    def produce(number: int) -> torch.Tensor:
+        assert [memory for memory in made if memory() is not None] == []
+        memory = Memory(40)
+        made.append(weakref.ref(memory))
+        return torch.frombuffer(memory, dtype=torch.float32).fill_(number)
+
+    pieces = [(whole(str(n), "weight", (10,)), partial(produce, n)) for n in range(5)]
     write_shard(iter(pieces), tmp_path / "s")
-    assert alive == [0, 1, 2, 3, 4]
+    assert len(made) == 5
     assert load_file(tmp_path / "s")["weight/3@0-10"].tolist() == [3.0] * 10
 
 
