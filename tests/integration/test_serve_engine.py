@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,9 +143,9 @@ def test_a_dead_generation_thread_fails_its_requests_and_is_unhealthy(folder: Mo
     with_engine(folder, scenario)
 
 
-def test_a_cut_off_weights_file_is_the_models_fault(tmp_path: Path) -> None:
+def test_weights_of_another_shape_are_the_models_fault(tmp_path: Path) -> None:
     path = build_model(tmp_path, steps=0)
-    weights = path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "hidden_size": 128}))
     with pytest.raises(UserError, match="cannot be loaded"):
         with_engine(open_model_folder(path), lambda engine: asyncio.sleep(0))

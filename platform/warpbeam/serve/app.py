@@ -65,7 +65,7 @@ class AppArgs(BaseModel):
     health_check_timeout_s=30,
     graceful_shutdown_timeout_s=30,
     # A folder that cannot be served does not get better by trying.
-    max_constructor_retry_count=2,
+    max_constructor_retry_count=1,
 )
 @serve.ingress()
 class ModelServer:

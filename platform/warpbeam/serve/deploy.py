@@ -19,20 +19,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warpbeam.errors import InfraError, UserError
+import psutil
+
+from warpbeam.checkpoint.weights import fetch_model_folder
+from warpbeam.errors import InfraError, UserError, WarpbeamError
 from warpbeam.serve.client import served_model
 from warpbeam.serve.local_state import LocalServe, read_state, remove_state, running_state, serve_folder
+from warpbeam.serve.model_folder import check_files
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.disk import replace_file
 from warpbeam.storage.embedded import home as default_home
 from warpbeam.storage.processes import ProcessIdentity, end_process, identify, is_running
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 STOP_GRACE_S = 20.0
 PORTS_TRIED = 50
 RESERVED_NAMES = frozenset({"v1", "health"})
@@ -96,16 +100,15 @@ def deploy(
     token_file = _keep_token(home, name, token, needed=not _is_loopback(host))
     notes: list[str] = []
     with _locked(home):
-        state = running_state(home)
-        starting = None if state is not None else _spawn(home, host, port, notes)
-        if state is not None:
-            _check_address(state, host, port, notes)
         progress(f"fetching {model_uri}" if "://" in model_uri else f"reading {model_uri}")
-        folder = _fetch(model_uri, storage, home)
-        if starting is not None:
+        folder = fetch_model_folder(model_uri, storage, home / "cache" / "models").absolute()
+        check_files(folder)
+        state = running_state(home)
+        if state is None:
             progress("starting Ray Serve")
-            state = _wait_started(home, starting)
-        assert state is not None
+            state = _start(home, host, port, notes)
+        else:
+            _check_address(state, host, port, notes)
         progress("loading the model")
         args = {
             "model": str(folder),
@@ -115,7 +118,12 @@ def deploy(
             "replicas": replicas,
             "engine": {"threads": max(1, _cores() // replicas), **(engine or {})},
         }
-        _send(state, {"do": "deploy", "args": args, "route": _route(state, name)})
+        try:
+            _send(state, {"do": "deploy", "args": args, "route": _route(state, name)})
+        except WarpbeamError:
+            if not state.deployments:
+                _stop(home, state)
+            raise
     deployment = find_deployment(name, home)
     card = served_model(deployment.url, deployment.token)
     return Deployment(
@@ -238,20 +246,13 @@ def _check_address(state: LocalServe, host: str, port: int, notes: list[str]) ->
         notes.append(f"this machine's Serve already runs on port {state.port}: that is used instead of {port}")
 
 
-def _fetch(model_uri: str, storage: StorageConfig | None, home: Path) -> Path:
-    from warpbeam.checkpoint.weights import fetch_model_folder
-
-    return fetch_model_folder(model_uri, storage, home / "cache" / "models").absolute()
-
-
 def _route(state: LocalServe, name: str) -> str:
     if name in state.deployments:
         return state.deployments[name].route
     return f"/{name}" if any(served.route == "/" for served in state.deployments.values()) else "/"
 
 
-def _spawn(home: Path, host: str, port: int, notes: list[str]) -> ProcessIdentity:
-    folder = serve_folder(home)
+def _start(home: Path, host: str, port: int, notes: list[str]) -> LocalServe:
     old = read_state(home)
     if old is not None:
         shutil.rmtree(old.short_dir, ignore_errors=True)
@@ -260,7 +261,11 @@ def _spawn(home: Path, host: str, port: int, notes: list[str]) -> ProcessIdentit
     if port not in (0, free):
         notes.append(f"port {port} is in use: {free} was taken instead")
     short_dir = tempfile.mkdtemp(prefix="warpbeam-serve-", dir="/tmp")
-    config = {"home": str(home), "host": host, "port": free, "short_dir": short_dir}
+    return _wait_started(home, _spawn(home, {"home": str(home), "host": host, "port": free, "short_dir": short_dir}))
+
+
+def _spawn(home: Path, config: dict[str, Any]) -> ProcessIdentity:
+    folder = serve_folder(home)
     with open(folder / "server.log", "wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "warpbeam.serve.local_server"],
@@ -328,7 +333,17 @@ def _send(state: LocalServe, command: dict[str, Any]) -> None:
 
 
 def _stop(home: Path, state: LocalServe) -> None:
+    # Some of Ray's helpers notice only after a while that their Ray has ended.
+    try:
+        helpers = psutil.Process(state.process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        helpers = []
     end_process(state.process, grace_s=STOP_GRACE_S)
+    _, left = psutil.wait_procs(helpers, timeout=2)
+    for helper in left:
+        with suppress(psutil.NoSuchProcess):
+            helper.kill()
+    psutil.wait_procs(left, timeout=5)
     shutil.rmtree(state.short_dir, ignore_errors=True)
     remove_state(home)
 

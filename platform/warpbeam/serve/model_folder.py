@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpbeam.checkpoint.weights import HfWeights
 from warpbeam.errors import UserError
 
 
@@ -65,19 +66,7 @@ def open_model_folder(path: Path) -> ModelFolder:
     """
     from transformers import AutoConfig, AutoTokenizer
 
-    if not (path / "config.json").is_file():
-        raise UserError(
-            f"{path} holds no model: config.json is missing",
-            fix="give a folder in Hugging Face's format (`warpbeam export RUN` writes one)",
-            reason="model_not_found",
-        )
-    if not any(path.glob("*.safetensors")):
-        raise UserError(
-            f"{path} holds no weights: there is no *.safetensors file",
-            why="other weight formats are Python pickles, which can run code when they are read",
-            fix="export it with save_pretrained(), which writes safetensors",
-            reason="weights_not_found",
-        )
+    check_files(path)
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False).get_text_config()
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
@@ -105,6 +94,23 @@ def open_model_folder(path: Path) -> ModelFolder:
         defaults=_sampling_defaults(generation),
         notes=tuple(notes),
     )
+
+
+def check_files(path: Path) -> None:
+    """What can be seen without torch or transformers, so in milliseconds: all files there, none cut off.
+
+    Raises:
+        UserError: naming the file.
+    """
+    if not (path / "config.json").is_file():
+        raise UserError(
+            f"{path} holds no model: config.json is missing",
+            fix="give a folder in Hugging Face's format (`warpbeam export RUN` writes one)",
+            reason="model_not_found",
+        )
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"):
+        _read_json(path / name)
+    HfWeights(path)
 
 
 def _template_notes(path: Path, tokenizer: Any) -> list[str]:

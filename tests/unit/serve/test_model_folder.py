@@ -13,6 +13,8 @@ from tests.unit.serve.tokenizers_for_tests import CHATML, byte_level
 from warpbeam.errors import UserError
 from warpbeam.serve.model_folder import SamplingDefaults, open_model_folder
 
+NO_TENSORS = (2).to_bytes(8, "little") + b"{}"
+
 
 def make(
     path: Path, *, template: str | None = CHATML, generation: dict[str, Any] | None = None, rows: int = 384
@@ -20,7 +22,7 @@ def make(
     tokenizer = byte_level(template)
     tokenizer.save_pretrained(path)
     Qwen2Config(vocab_size=rows, max_position_embeddings=256, eos_token_id=0).save_pretrained(path)
-    (path / "model.safetensors").touch()
+    (path / "model.safetensors").write_bytes(NO_TENSORS)
     if generation is not None:
         (path / "generation_config.json").write_text(json.dumps(generation))
     return path
@@ -105,8 +107,8 @@ def test_folders_that_are_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UserError, match="safetensors"):
         open_model_folder(tmp_path)
-    (tmp_path / "model.safetensors").touch()
-    (tmp_path / "tokenizer.json").write_text("{")
+    (tmp_path / "model.safetensors").write_bytes(NO_TENSORS)
+    (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="cannot be read"):
         open_model_folder(tmp_path)
     make(tmp_path, generation={})
