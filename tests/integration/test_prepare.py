@@ -176,7 +176,7 @@ def test_bad_records_stop_a_preparation_by_ray(s3: StorageConfig, tmp_path: Path
 @pytest.mark.usefixtures("cluster")
 def test_a_record_that_kills_its_worker_ends_the_preparation(s3: StorageConfig, sources: str, tmp_path: Path) -> None:
     (tmp_path / "deadly_render.py").write_text("import os\n\ndef render(record, tokenizer):\n    os._exit(7)\n")
-    job = make_job("deadly", sources)
+    job = make_job("deadly", sources, train=[{"path": f"{sources}/chats/0.jsonl"}])
     job = job.model_copy(update={"code": Code(render="deadly_render:render")})
     with pytest.raises(InfraError, match="Ray could not finish"):
         prepare(job, tmp_path, open_store(s3), s3)

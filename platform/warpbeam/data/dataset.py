@@ -97,8 +97,13 @@ class Dataset:
     @property
     def index(self) -> Index:
         """Counts and statistics of the complete data set."""
-        if self._index is None:
-            raise ValueError(f"{self.prefix} is not complete yet: wait_complete() first")
+        if self._index is None and not self._refresh():
+            raise UserError(
+                f"{self.store.uri}/{self.prefix} is still being prepared",
+                fix="wait for it, or go on with it: warpbeam data prepare JOB",
+                reason="not_prepared",
+            )
+        assert self._index is not None
         return self._index
 
     @property

@@ -17,7 +17,7 @@ from warpbeam.data.encoder import OverLength
 from warpbeam.data.index import VERSION, Source, Sources, TaskRange
 from warpbeam.data.order import preparation_order
 from warpbeam.data.render_hook import RenderHook
-from warpbeam.data.settle import SettledSource, file_identity, settle_sources, settle_tasks
+from warpbeam.data.settle import SettledSource, settle_sources, settle_tasks, source_identity
 from warpbeam.data.sources import TASK_BYTES, Task
 from warpbeam.data.tokenizer_store import StoredTokenizer, store_loaded, store_trained
 from warpbeam.data.write import STRETCH_TOKENS
@@ -103,7 +103,7 @@ def plan_preparation(
     settled = settle_sources(asked, root, config, rendered=render is not None)
     tasks = settle_tasks(settled, config)
     tokenizer = _settle_tokenizer(job, root, store, config, split, settled, tasks)
-    fingerprint = _fingerprint(job, settled, tokenizer, render)
+    fingerprint = _fingerprint(job, root, settled, tokenizer, render)
     spec = TaskSpec(
         storage=config,
         prefix=data_prefix(job.team, fingerprint),
@@ -144,10 +144,12 @@ def _settle_tokenizer(
     return store_trained(job, root, store, config, tasks, settled)
 
 
-def _fingerprint(job: Job, settled: list[SettledSource], tokenizer: StoredTokenizer, render: RenderHook | None) -> str:
+def _fingerprint(
+    job: Job, root: Path, settled: list[SettledSource], tokenizer: StoredTokenizer, render: RenderHook | None
+) -> str:
     decides: dict[str, Any] = {
         "version": VERSION,
-        "sources": [{"files": file_identity(s.files), "format": s.format, "fields": dict(s.fields)} for s in settled],
+        "sources": [source_identity(source, root) for source in settled],
         "seq_len": job.data.seq_len,
         "packing": job.data.packing,
         "over_length": job.data.over_length,

@@ -132,8 +132,8 @@ class BatchReader:
         world: int,
         micro_batch: int,
         accumulation: int,
-        start_step: int = 0,
-        cache_dir: Path | None = None,
+        start_step: int,
+        cache_dir: Path,
         *,
         end_step: int | None = None,
         weights: Sequence[float | None] | None = None,
@@ -142,8 +142,6 @@ class BatchReader:
         on_wait: Callable[[str], None] | None = None,
         cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     ) -> None:
-        if cache_dir is None:
-            raise ValueError("cache_dir: say where this node keeps parts")
         self._dataset = dataset
         self._share = Share(global_batch, rank, world, micro_batch, accumulation)
         self._steps = (start_step, end_step)

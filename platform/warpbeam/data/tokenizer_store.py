@@ -17,7 +17,7 @@ from typing import Any
 
 from warpbeam.data.index import read_or_none
 from warpbeam.data.sample import SAMPLE_CHARS, sample_texts
-from warpbeam.data.settle import SettledSource, file_identity
+from warpbeam.data.settle import SettledSource, source_identity
 from warpbeam.data.sources import Task
 from warpbeam.data.tokenizer import digest, load_tokenizer, read_template, save_tokenizer, train_tokenizer
 from warpbeam.errors import UserError
@@ -80,7 +80,7 @@ def store_trained(
         "seq_len": job.data.seq_len,
         "template": template,
         "render": job.code.render is not None,
-        "sources": [{"format": s.format, "fields": s.fields, "files": file_identity(s.files)} for s in sources],
+        "sources": [source_identity(source, root) for source in sources],
     }
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     prefix = _prefix(job.team, name)

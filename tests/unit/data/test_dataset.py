@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.unit.data.arrays import PREFIX, dataset
 from warpbeam.data.dataset import Waiting, open_dataset, parse_sample_id
 from warpbeam.data.examples import Example
 from warpbeam.data.files import SourceFile
@@ -24,8 +26,6 @@ from warpbeam.data.stats import TaskStats
 from warpbeam.data.write import build_part, part_file, store_part, write_index
 from warpbeam.errors import InfraError, UserError
 from warpbeam.storage.local import LocalStore
-
-from tests.unit.data.arrays import PREFIX, dataset
 
 
 def test_counts_of_a_complete_data_set(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_waiting_for_the_index(tmp_path: Path) -> None:
     held = store.get(f"{PREFIX}/{INDEX}")
     store.delete(f"{PREFIX}/{INDEX}")
     data = open_dataset(store, PREFIX)
-    with pytest.raises(ValueError, match="not complete yet"):
+    with pytest.raises(UserError, match="still being prepared"):
         _ = data.index
     assert data.wait_complete(Waiting(pause=lambda _: store.put(f"{PREFIX}/{INDEX}", held))) == expected
     store.delete(f"{PREFIX}/{INDEX}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from warpbeam.data import prepare as prepare_module
 from warpbeam.data.dataset import Dataset, open_dataset
 from warpbeam.data.index import FAILED, INDEX, part_key, preparation_error
@@ -161,6 +163,24 @@ def test_what_decides_a_byte_of_a_part_makes_another_data_set(desk: Desk, change
     assert fingerprint() == before
     change(desk.job)
     assert fingerprint() != before
+
+
+def test_a_copy_of_the_job_s_folder_is_the_same_data(desk: Desk, tmp_path: Path) -> None:
+    """As `ray job submit --working-dir .` makes one: other paths, other times."""
+    first = desk.prepare()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "chats.jsonl").write_bytes((desk.root / "chats.jsonl").read_bytes())
+    desk.root = copy
+    assert desk.prepare() == first
+
+
+def test_large_local_data_goes_by_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpbeam.data.settle.HASHED_BYTES", 10)
+    first = desk.prepare()
+    assert desk.prepare() == first
+    os.utime(desk.root / "chats.jsonl", (1, 1))
+    assert desk.prepare().fingerprint != first.fingerprint
 
 
 def test_a_changed_source_makes_another_data_set(desk: Desk) -> None:
