@@ -25,6 +25,7 @@ from warpbeam.errors import UserError
 __all__ = [
     "ChatError",
     "TurnMarks",
+    "check_template",
     "clean_messages",
     "encode_chat",
     "end_of_turn_id",
@@ -146,6 +147,26 @@ def turn_marks(tokenizer: Any) -> TurnMarks:
     return _turn_marks(tokenizer, template_of(tokenizer))
 
 
+def check_template(tokenizer: Any) -> None:
+    """What must hold before training on conversations, seen on a small example.
+
+    Raises:
+        UserError: no template, one that does not end an assistant's turn, or one whose prompt, as it is sent in
+            serving, has other ids than the same text has in training.
+    """
+    end_of_turn_id(tokenizer)
+    ids, _ = encode_chat(tokenizer, EXAMPLE, add_generation_prompt=False)
+    prompt, _ = encode_chat(tokenizer, EXAMPLE[:1], add_generation_prompt=True)
+    if not np.array_equal(ids[: len(prompt)], prompt):
+        shown = tokenizer.decode(prompt[-3:])
+        raise UserError(
+            "the chat template's prompt has other token ids before an answer than by itself",
+            why=f"serving would ask with ids that training never sees; the prompt ends with {shown!r}",
+            fix="end the generation prompt with a special token or a line end, not with a space (model.chat_template)",
+            reason="template_prompt_tokens",
+        )
+
+
 def end_of_turn_id(tokenizer: Any) -> int:
     """The token that ends an assistant's turn: what must carry loss, and what generation stops at.
 
@@ -247,22 +268,22 @@ def _prefix_spans(render: _Renderer, turns: list[dict[str, Any]], text: str) -> 
             start = text.find(prompt) + len(prompt)
         if prompt not in text[:start]:
             raise _not_a_prefix(f"turn {index + 1}")
-        more = index + 1 < len(turns)
-        spans.append((start, _turn_end(render, turns[: index + 1], text, start, more)))
+        spans.append((start, _turn_end(render, turns, index, text, start)))
     return spans
 
 
-def _turn_end(render: _Renderer, turns: list[dict[str, Any]], text: str, start: int, more: bool) -> int:
-    """Where the last of `turns` ends in `text`, its end-of-turn token included; `more`: others follow it."""
-    until = (render(turns, False) if more else text).rstrip()
+def _turn_end(render: _Renderer, turns: list[dict[str, Any]], index: int, text: str, start: int) -> int:
+    """Where turn `index`, which begins at `start`, ends in `text`, its end-of-turn token included."""
+    is_last = index + 1 == len(turns)
+    until = (text if is_last else render(turns[: index + 1], False)).rstrip()
     if text.startswith(until) and len(until) > start:
         return len(until)
     # Templates such as Qwen3's render a turn otherwise once another follows it (its thoughts are dropped).
     closing = turn_marks(render.tokenizer).closing
-    at = text.find(closing, start) if closing else -1
-    if at < 0:
-        raise _not_a_prefix(f"turn {len(turns)}")
-    return at + len(closing)
+    end = text.find(closing, start) + len(closing)
+    if not closing or end < start + len(closing) or turns[index + 1]["content"].strip() not in text[end:]:
+        raise _not_a_prefix(f"turn {index + 1}")
+    return end
 
 
 def _not_a_prefix(what: str) -> ChatError:

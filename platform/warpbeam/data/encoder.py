@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from warpbeam.data.chat import TRAINING_DATE, ChatError, Ids, Mask, encode_chat, end_of_turn_id, loss_mask, tokenise
+from warpbeam.data.chat import TRAINING_DATE, ChatError, Ids, Mask, check_template, encode_chat, loss_mask, tokenise
 from warpbeam.data.formats import Completion, Conversation, Normalised, Text, Tokens, normalise
 from warpbeam.data.records import BadRecordError
 from warpbeam.data.stats import TaskStats
@@ -108,9 +108,9 @@ class Encoder:
         if isinstance(out, Mapping):
             if out.get("messages") is not None:
                 return normalise({**out}, "messages", {})
-            if out.get("input_ids") is not None:
-                ids, mask = out["input_ids"], out.get("loss_mask")
-                return Tokens(list(ids), None if mask is None else list(mask))
+            ids, mask = out.get("input_ids"), out.get("loss_mask")
+            if ids is not None:
+                return Tokens(_listed(ids), None if mask is None else _listed(mask))
         got = f"keys {', '.join(map(str, out))}" if isinstance(out, Mapping) else type(out).__name__
         raise BadRecordError(
             "render_failed", f"it must return messages, or input_ids and loss_mask, or None; got {got}"
@@ -120,7 +120,7 @@ class Encoder:
         """A template that is wrong for every conversation is the job's mistake, not the first record's."""
         if not self._template_checked:
             try:
-                end_of_turn_id(self.tokenizer)
+                check_template(self.tokenizer)
             except ChatError as error:
                 if error.reason != "template_failed":  # it may want a system turn, which the records have
                     raise UserError(error.what, why=error.why, fix=error.fix, reason=error.reason) from error
@@ -133,7 +133,7 @@ class Encoder:
         )
         assert loss is not None
         if not loss[1:].any():
-            raise BadRecordError("no_loss", "no assistant turn, so there is nothing to learn from")
+            raise BadRecordError("no_loss", "no assistant turn that carries loss, so there is nothing to learn from")
         return ids, loss
 
     def _plain_completion(self, record: Completion) -> tuple[Ids, Mask]:
@@ -213,6 +213,13 @@ class Encoder:
             raise BadRecordError("no_loss", "no token of it carries loss")
         stats.remainders += len(pieces) - len(kept)
         return kept
+
+
+def _listed(values: Any) -> list[Any]:
+    try:
+        return list(values)
+    except TypeError as error:
+        raise BadRecordError("render_failed", f"input_ids and loss_mask must be lists: {error}") from error
 
 
 def _as_conversation(record: Conversation | Completion) -> Conversation:

@@ -34,7 +34,9 @@ COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst"}
 READABLE = ".jsonl, .ndjson, .json (one object a line), .txt, each also with .gz or .zst; .parquet"
 
 READ_BYTES = 1 << 20
-"""How much a stream asks for at once."""
+"""How much a stream asks of a local file at once."""
+GET_BYTES = 8 << 20
+"""And of an object: more than a usual task, which so costs one request."""
 TAIL_BYTES = 64 << 10
 """First read past the range that the reader announced: enough for the rest of a usual line."""
 
@@ -70,22 +72,22 @@ def local_stamp(stat: os.stat_result) -> str:
     return f"{stat.st_mtime_ns:x}-{stat.st_size:x}"
 
 
-def open_file(file: SourceFile, config: StorageConfig | None, *, start: int = 0, end: int | None = None) -> BinaryIO:
-    """The file's stored bytes, buffered and seekable, positioned at `start`.
+def open_file(
+    file: SourceFile, config: StorageConfig | None, *, end: int | None = None, get_bytes: int = GET_BYTES
+) -> BinaryIO:
+    """The file's stored bytes from the beginning, buffered and seekable.
 
     Args:
         end: where the reader means to stop; it may read on, in small steps (objects only).
+        get_bytes: how much is fetched of an object at once, at least.
 
     Raises:
         UserError: it is gone, may not be read, or has changed since it was listed.
     """
     if file.uri.startswith("s3://"):
         raw = _open_object(file, config, file.size if end is None else end)
-    else:
-        raw = _open_local(file)
-    stream = io.BufferedReader(raw, READ_BYTES)
-    stream.seek(start)
-    return cast(BinaryIO, stream)
+        return cast(BinaryIO, io.BufferedReader(raw, get_bytes))
+    return cast(BinaryIO, io.BufferedReader(_open_local(file), READ_BYTES))
 
 
 def read_text_file(path: Path) -> str:

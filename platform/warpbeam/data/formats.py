@@ -187,6 +187,11 @@ def _tools(value: Any) -> list[Any] | None:
 
 
 def _string(value: Any, name: str) -> str:
+    if isinstance(value, bytes):  # a Parquet column that does not say that it is text
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise BadRecordError("invalid_utf8", f"{name}: {error.reason} at byte {error.start + 1}") from error
     if not isinstance(value, str):
         raise BadRecordError("wrong_type", f"{name} must be text, got {type(value).__name__}")
     return value

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from warpbeam.data.files import READ_BYTES
 
-MAX_LINE_BYTES = 512 << 20
+MAX_LINE_BYTES = 256 << 20
 """A longer line is passed over as a bad record: it would not fit in a worker's memory several times over."""
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+GET_BYTES = 64 << 10
+"""Little, so that columns that are not needed are not fetched with those that are; pyarrow joins what is near."""
 BATCH_ROWS = 256
 """Rows turned into Python objects at once."""
 
@@ -76,9 +78,9 @@ def _opened(file: SourceFile, config: StorageConfig | None) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    stream = open_file(file, config)
+    stream = open_file(file, config, get_bytes=GET_BYTES)
     try:
-        with pq.ParquetFile(stream) as parquet:
+        with pq.ParquetFile(stream, pre_buffer=True) as parquet:
             yield parquet
     except (pa.ArrowException, OSError) as error:
         raise UserError(

@@ -112,8 +112,7 @@ def _parse_line(line: Line, file: SourceFile) -> RawRecord | BadRecord | Blank:
     data = line.data
     if data is None:
         return BadRecord(line.number, line.offset, "line_too_long", f"the line has {line.size} bytes")
-    if line.offset == 0:
-        data = data.removeprefix(codecs.BOM_UTF8)
+    data = data.removeprefix(codecs.BOM_UTF8)  # of the file, or of one that was appended to it
     _refuse_array(data, file)
     if not data.strip():
         return Blank(line.number, line.offset)

@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,8 @@ __all__ = ["TASK_BYTES", "Expansion", "SourceFile", "Task", "cut_tasks", "expand
 
 TASK_BYTES = 4 << 20
 """Stored bytes of one task, about."""
+FOOTERS_AT_ONCE = 16
+"""Parquet footers are read in parallel: each is a few round trips to a bucket."""
 
 
 @dataclass(frozen=True)
@@ -89,17 +92,19 @@ def expand(path: str, root: Path, config: StorageConfig | None) -> Expansion:
     """
     if path.startswith("s3://"):
         return _expand_object(path, config)
-    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path)
     if path.startswith("file://"):
-        path = path.removeprefix("file://")
-    elif scheme:
+        from warpbeam.storage.config import local_path
+
+        return _expand_local(path, f"{local_path(path)}{'/' if path.endswith('/') else ''}", root)
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path)
+    if scheme:
         raise UserError(
             f"data cannot be read from {path}",
             why=f"{scheme[0]} is not one of the places that data is read from",
             fix="copy it to a local folder or to s3:// and name that",
             reason="unknown_scheme",
         )
-    return _expand_local(path, Path(os.path.abspath(root)))
+    return _expand_local(path, os.path.expanduser(path), root)
 
 
 def cut_tasks(
@@ -112,35 +117,39 @@ def cut_tasks(
     Args:
         source: index of the data source these files belong to, copied into the tasks.
     """
-    tasks: list[Task] = []
-    for file in files:
+
+    def ranges(file: SourceFile) -> list[tuple[int, int]]:
         if file.kind == "parquet":
             from warpbeam.data.parquet import cut_row_groups
 
-            ranges = cut_row_groups(file, task_bytes, config)
-        elif file.compression:
-            ranges = [(0, file.size)]
-        else:
-            count = max(1, round(file.size / task_bytes))
-            edges = [file.size * index // count for index in range(count + 1)]
-            ranges = list(pairwise(edges))
-        tasks.extend(Task(source, file, start, end) for start, end in ranges)
-    return tasks
+            return cut_row_groups(file, task_bytes, config)
+        if file.compression:
+            return [(0, file.size)]
+        count = max(1, round(file.size / task_bytes))
+        return list(pairwise(file.size * index // count for index in range(count + 1)))
+
+    files = list(files)
+    if any(file.kind == "parquet" for file in files):
+        with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+            cut = list(pool.map(ranges, files))
+    else:
+        cut = [ranges(file) for file in files]
+    return [Task(source, file, *edges) for file, found in zip(files, cut, strict=True) for edges in found]
 
 
-def _expand_local(path: str, root: Path) -> Expansion:
-    target = root / Path(path).expanduser()
-    uri = os.path.abspath(target)
+def _expand_local(path: str, written: str, root: Path) -> Expansion:
+    uri = os.path.abspath(root / written)
     with reading(uri):
-        if target.is_file():
-            stat = target.stat()
-            return _sift(path, [_Entry(target.name, uri, stat.st_size, local_stamp(stat))], exact=True)
-        if target.is_dir():
+        if os.path.isfile(uri):
+            stat = os.stat(uri)
+            return _sift(path, [_Entry(os.path.basename(uri), uri, stat.st_size, local_stamp(stat))], exact=True)
+        if os.path.isdir(uri):
             return _sift(path, _walk(uri, ""))
-        literal, pattern = _split_pattern(uri + "/" if path.endswith("/") else uri)
-        if pattern is None or not os.path.isdir(literal):
-            raise _nothing(path, f"there is no {uri if pattern is None else literal}")
-        return _sift(path, _walk(literal, ""), pattern=pattern)
+        literal, pattern = _split_pattern(written)
+        folder = os.path.abspath(root / literal)
+        if pattern is None or not os.path.isdir(folder):
+            raise _nothing(path, f"there is no {folder}")
+        return _sift(path, _walk(folder, ""), pattern=pattern)
 
 
 def _expand_object(path: str, config: StorageConfig | None) -> Expansion:

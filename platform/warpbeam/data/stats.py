@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from warpbeam.storage import StorageConfig
 
 KEPT_PLACES = 5
+DETAIL_CHARS = 500
+"""An error's words may quote a whole record."""
 
 
 class BadPlace(NamedTuple):
@@ -54,7 +56,7 @@ class TaskStats:
         """Count a bad record and keep its place if it is among the first."""
         self.bad[reason] = self.bad.get(reason, 0) + 1
         if len(self.places) < KEPT_PLACES:
-            self.places.append(BadPlace(file, offset, reason, detail))
+            self.places.append(BadPlace(file, offset, reason, detail[:DETAIL_CHARS]))
 
 
 def describe_places(places: Sequence[BadPlace], config: StorageConfig | None) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warpbeam.data.chat import end_of_turn_id
+from warpbeam.data.chat import check_template, end_of_turn_id
 from warpbeam.data.files import read_text_file
 from warpbeam.data.tokenizer_files import local_folder
 from warpbeam.data.tokenizer_training import PADDING, train_tokenizer
@@ -93,7 +93,8 @@ def load_tokenizer(
         model_type=settings.get("model_type") if where != model.path else None,
         notes=notes,
     )
-    check_tokenizer(tokenizer, chat=False, embedding_rows=settings.get("vocab_size"))
+    rows = settings.get("vocab_size")
+    check_tokenizer(tokenizer, chat=False, embedding_rows=rows if isinstance(rows, int) else None)
     return tokenizer
 
 
@@ -148,7 +149,7 @@ def check_tokenizer(tokenizer: Any, *, chat: bool, embedding_rows: int | None = 
             reason="vocabulary_too_large",
         )
     if chat:
-        end_of_turn_id(tokenizer)
+        check_template(tokenizer)
 
 
 def vocabulary_size(tokenizer: Any) -> int:

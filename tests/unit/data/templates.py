@@ -59,6 +59,15 @@ OTHER_PROMPT = (
 WANTS_SYSTEM = (
     "{%- if messages[0].role != 'system' %}{{- raise_exception('Begin with a system turn') }}{%- endif %}" + QWEN2
 )
+END_AT_LAST = (
+    "{%- for m in messages %}{{- m.role + ': ' + m.content }}"
+    "{%- if loop.last and m.role == 'assistant' %}{{- '<|im_end|>' }}{%- endif %}{{- '\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"
+)
+SPACE_BEFORE_ANSWER = (
+    "{%- for m in messages %}{{- m.role + ': ' + m.content + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"
+)
 ENDLESS = (
     "{%- for m in messages %}{{- m.role + ': ' + m.content + '\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.data import templates
-from warpbeam.data.chat import ChatError, clean_messages, encode_chat, loss_mask, turn_marks
+from warpbeam.data.chat import ChatError, check_template, clean_messages, encode_chat, loss_mask, turn_marks
 from warpbeam.data.tokenizer import train_tokenizer
+from warpbeam.data.tokenizer_training import CHATML_TEMPLATE, SPECIAL_TOKENS
 from warpbeam.errors import UserError
 
 TEMPLATES = {
@@ -69,6 +70,19 @@ def test_training_ids_begin_with_the_ids_that_serving_sends(tokenizer: Any, name
         assert ids[: len(prompt)].tolist() == prompt.tolist()
         assert loss[len(prompt)]
         assert not loss[len(prompt) - 1]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_good_templates_pass_the_check(tokenizer: Any, name: str) -> None:
+    check_template(with_template(tokenizer, TEMPLATES[name]))
+
+
+def test_a_prompt_that_melts_into_the_answer_is_refused() -> None:
+    """The space after `assistant:` and the answer's first word share a token that the prompt alone does not have."""
+    tok = train_tokenizer(["He said: Yes. "] * 20, vocab_size=300, chat_template=templates.SPACE_BEFORE_ANSWER)
+    with pytest.raises(UserError, match="other token ids") as caught:
+        check_template(tok)
+    assert caught.value.reason == "template_prompt_tokens"
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -133,6 +147,54 @@ def test_a_template_that_rewrites_earlier_turns(tokenizer: Any) -> None:
         "Use reversed(). 🙂<|im_end|>",
         "<think>\n\n</think>\n\ns[::-1]\n\nas in café<|im_end|>",
     ]
+
+
+def test_an_end_that_only_the_last_turn_has_is_not_taken_for_an_earlier_ones(tokenizer: Any) -> None:
+    tok = with_template(tokenizer, templates.END_AT_LAST)
+    ids, loss = encode_chat(tok, CHAT[:2], add_generation_prompt=False)
+    assert [run.lstrip() for run in said(tok, ids, loss)] == ["Use reversed(). 🙂<|im_end|>"]
+    with pytest.raises(ChatError) as caught:
+        encode_chat(tok, CHAT, add_generation_prompt=False)
+    assert caught.value.reason == "template_not_prefix"
+
+
+@pytest.mark.parametrize("template", [None, templates.MISTRAL, templates.LLAMA3])
+def test_a_sentencepiece_like_tokenizer(template: str | None) -> None:
+    """Spaces are part of words, bytes stand in for what is unknown, and many tokens may make one character."""
+    tok = sentencepiece_like()
+    tok.chat_template = template or CHATML_TEMPLATE
+    ids, loss = encode_chat(tok, CHAT, add_generation_prompt=False)
+    assert [run.removesuffix("<|im_end|>").strip() for run in said(tok, ids, loss)] == [
+        CHAT[1]["content"],
+        CHAT[3]["content"],
+    ]
+    for turns in (1, 3):
+        prompt, _ = encode_chat(tok, CHAT[:turns], add_generation_prompt=True)
+        assert ids[: len(prompt)].tolist() == prompt.tolist()
+
+
+def sentencepiece_like() -> Any:
+    """In the manner of Llama 2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    specials = ["<unk>", *SPECIAL_TOKENS]
+    alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
+    backend = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    texts = ["How do I reverse a list? Use reversed(). And a string? as in caf", "user assistant [INST] [/INST] ::-1 s"]
+    trainer = trainers.BpeTrainer(vocab_size=450, special_tokens=[*specials, *alphabet], show_progress=False)
+    backend.train_from_iterator(texts * 20, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="<unk>",
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=list(SPECIAL_TOKENS),
+    )
 
 
 def test_a_conversation_that_the_assistant_opens(tokenizer: Any) -> None:

@@ -226,7 +226,7 @@ def test_bad_records_are_counted_and_the_first_are_kept_with_their_lines(tokeniz
         places = describe_places([place for s in stats for place in s.places], None)
         assert places[0].startswith(f"{path}:2: broken_json: Expecting property name")
         assert places[1].startswith(f"{path}:4: unknown_role: turn 2 has the unknown role 'narrator'")
-        assert places[2] == f"{path}:6: no_loss: no assistant turn, so there is nothing to learn from"
+        assert places[2] == f"{path}:6: no_loss: no assistant turn that carries loss, so there is nothing to learn from"
     assert (
         len(examples(path, Encoder(tokenizer, seq_len=64), DataSource(path="x", format="messages"))[1][0].places) == 5
     )
@@ -289,17 +289,19 @@ def test_own_rendering(tokenizer: Any, tmp_path: Path) -> None:
             "out": None,
             "wrong": {"text": "x"},
             "wronger": 7,
+            "no ids": {"input_ids": 7},
         }[kind]
 
-    kinds = ["chat", "ids", "out", "fails", "wrong", "wronger"]
+    kinds = ["chat", "ids", "out", "fails", "wrong", "wronger", "no ids"]
     path = write(tmp_path / "a.jsonl", [{"kind": kind} for kind in kinds])
     out, (stats,) = examples(path, Encoder(tokenizer, seq_len=64, render=render), DataSource(path="x"))
     assert [example.task_line for example in out] == [1, 2]
-    assert (stats.left_out, stats.bad) == (1, {"render_failed": 3})
+    assert (stats.left_out, stats.bad) == (1, {"render_failed": 4})
     assert [place.detail for place in stats.places] == [
         "KeyError: 'answer'",
         "it must return messages, or input_ids and loss_mask, or None; got keys text",
         "it must return messages, or input_ids and loss_mask, or None; got int",
+        "input_ids and loss_mask must be lists: 'int' object is not iterable",
     ]
 
 

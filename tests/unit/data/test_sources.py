@@ -93,6 +93,15 @@ def test_a_file_of_another_type_is_refused_with_the_readable_ones(tmp_path: Path
         assert caught.value.reason == "unreadable_type"
 
 
+def test_wildcards_in_the_job_files_own_folder_are_names(tmp_path: Path) -> None:
+    root = tmp_path / "[proj]*"
+    write(root, "d/a.jsonl", "d/b 1.jsonl")
+    assert (
+        names("d", root) == names("d/*.jsonl", root) == names("./d/../d/*.jsonl", root) == ["d/a.jsonl", "d/b 1.jsonl"]
+    )
+    assert names(f"file://{tmp_path}/%5Bproj%5D*/d/b%201.jsonl", root) == ["d/b 1.jsonl"]
+
+
 def test_other_schemes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="https://"):
         expand("https://example.com/a.jsonl", tmp_path, None)
