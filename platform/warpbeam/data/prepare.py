@@ -7,6 +7,7 @@ reaches both the caller and, by `failed.json`, every reader that waits.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from warpbeam.errors import InfraError, UserError, WarpbeamError
 from warpbeam.job import Job
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, int, int], None]
 """(tasks done, tasks in all, rows so far, tokens so far)."""
@@ -68,7 +71,8 @@ def prepare(
         UserError: sources that are not there, bad records, nothing to learn from.
     """
     plan = plan_preparation(job, root, store, config, split=split)
-    return _carry_out(plan, store, ray, progress, threading.Event())
+    index = _begin(plan, store) or _finish(plan, store, ray, progress, threading.Event())
+    return _prepared(plan, index)
 
 
 class Preparation:
@@ -81,19 +85,17 @@ class Preparation:
         self.tokenizer = plan.spec.tokenizer
         self.notes = plan.notes
         self._cancelled = threading.Event()
-        self._result: PreparedData | None = None
         self._error: BaseException | None = None
-        if read_or_none(store, f"{plan.prefix}/{INDEX}") is None:
-            _open_prefix(plan, store)  # before anybody reads
-        self._thread = threading.Thread(
-            target=self._run, args=(plan, store, ray, progress), name="warpbeam-prepare", daemon=True
-        )
-        self._thread.start()
+        self._plan, self._store, self._ray, self._progress = plan, store, ray, progress
+        self._index = _begin(plan, store)  # before anybody reads
+        self._thread = threading.Thread(target=self._run, name="warpbeam-prepare", daemon=True)
+        if self._index is None:
+            self._thread.start()
 
     @property
     def done(self) -> bool:
         """It has ended, well or badly."""
-        return not self._thread.is_alive()
+        return self._index is not None or self._error is not None
 
     @property
     def error(self) -> BaseException | None:
@@ -101,19 +103,21 @@ class Preparation:
 
     def wait(self, timeout_s: float | None = None) -> PreparedData | None:
         """The prepared data, or None when it has not ended in time; raises what it failed with."""
-        self._thread.join(timeout_s)
+        if not self.done:
+            self._thread.join(timeout_s)
         if self._error is not None:
             raise self._error
-        return self._result
+        return _prepared(self._plan, self._index) if self._index is not None else None
 
-    def cancel(self) -> None:
-        """Begin no more tasks, and wait for the end. What is sealed stays; readers are told."""
+    def cancel(self, timeout_s: float = 10.0) -> None:
+        """Begin no more tasks, and wait a while for those that run. What is sealed stays; readers are told."""
         self._cancelled.set()
-        self._thread.join()
+        if not self.done:
+            self._thread.join(timeout_s)
 
-    def _run(self, plan: PreparationPlan, store: ObjectStore, ray: bool, progress: Progress | None) -> None:
+    def _run(self) -> None:
         try:
-            self._result = _carry_out(plan, store, ray, progress, self._cancelled)
+            self._index = _finish(self._plan, self._store, self._ray, self._progress, self._cancelled)
         except BaseException as error:
             self._error = error
 
@@ -132,28 +136,35 @@ def start_preparation(
     return Preparation(plan_preparation(job, root, store, config, split=split), store, ray=ray, progress=progress)
 
 
-def _carry_out(
-    plan: PreparationPlan, store: ObjectStore, ray: bool, progress: Progress | None, cancelled: threading.Event
-) -> PreparedData:
+def _begin(plan: PreparationPlan, store: ObjectStore) -> Index | None:
+    """The index, when all was prepared before; else make the prefix ready for readers."""
     found = read_or_none(store, f"{plan.prefix}/{INDEX}")
     if found is not None:
-        index = Index.from_json(found)
-    else:
-        try:
-            _open_prefix(plan, store)
-            index = _run_tasks(plan, store, ray, progress, cancelled)
-        except BaseException as error:
-            told = error if isinstance(error, WarpbeamError) else _unexpected(error)
-            mark_failed(store, plan.prefix, told)
-            if told is error or not isinstance(error, Exception):
-                raise
-            raise told from error
-    return PreparedData(plan.fingerprint, plan.prefix, plan.spec.tokenizer, index, plan.notes)
-
-
-def _open_prefix(plan: PreparationPlan, store: ObjectStore) -> None:
+        return Index.from_json(found)
     store.delete(f"{plan.prefix}/{FAILED}")
     store.put(f"{plan.prefix}/{SOURCES}", plan.sources.to_json())
+    return None
+
+
+def _finish(
+    plan: PreparationPlan, store: ObjectStore, ray: bool, progress: Progress | None, cancelled: threading.Event
+) -> Index:
+    """Run the tasks and close the index; a failure is left for the readers to find."""
+    try:
+        return _run_tasks(plan, store, ray, progress, cancelled)
+    except BaseException as error:
+        told = error if isinstance(error, WarpbeamError) else _unexpected(error)
+        try:
+            mark_failed(store, plan.prefix, told)
+        except WarpbeamError as unmarked:
+            log.warning("readers could not be told that the preparation failed: %s", unmarked.what)
+        if isinstance(error, Exception) and told is not error:
+            raise told from error
+        raise
+
+
+def _prepared(plan: PreparationPlan, index: Index) -> PreparedData:
+    return PreparedData(plan.fingerprint, plan.prefix, plan.spec.tokenizer, index, plan.notes)
 
 
 def _run_tasks(
@@ -175,13 +186,15 @@ def _run_tasks(
                 raise InfraError("the preparation was stopped", reason="stopped")
     finally:
         results.close()
+    if len(done) != len(plan.tasks):
+        raise InfraError(f"only {len(done)} of {len(plan.tasks)} tasks came back", reason="preparation_failed")
     in_order = [done[number] for number in range(len(plan.tasks))]
     _check_skipped(plan, in_order)
     return write_index(store, plan.prefix, plan.sources, in_order)
 
 
 def _results(plan: PreparationPlan, ray: bool) -> Results:
-    if not ray:
+    if not ray or not plan.tasks:
         return run_inline(plan)
     from warpbeam.data.ray_runner import run_with_ray
 
@@ -225,7 +238,9 @@ def _nothing_left(path: str, results: list[tuple[TaskTotals, TaskStats]]) -> Use
     for _, stats in results:
         add_stats(total, stats)
     if not total.records:
-        return UserError(f"no records in {path}", why="its files hold only blank lines", reason="no_records")
+        return UserError(
+            f"no records in {path}", why="its files are empty or hold only blank lines", reason="no_records"
+        )
     counts = {"blank": total.blank, "left out by code.render": total.left_out, "dropped as too long": total.dropped}
     counts["bad"] = sum(total.bad.values())
     reasons = ", ".join(f"{count} {what}" for what, count in counts.items() if count)

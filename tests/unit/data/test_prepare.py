@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from warpbeam.data import prepare as prepare_module
@@ -247,6 +249,13 @@ def test_no_records_names_the_path(desk: Desk) -> None:
         desk.prepare()
 
 
+def test_a_table_without_rows_is_no_records_too(desk: Desk) -> None:
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), desk.root / "empty.parquet")
+    desk.job["data"]["train"] = [{"path": "empty.parquet", "format": "text"}]
+    with pytest.raises(UserError, match=r"no records in empty\.parquet"):
+        prepare(desk.parsed(), desk.root, desk.store, desk.config, ray=True)
+
+
 def test_a_source_of_which_nothing_is_left_says_why(desk: Desk) -> None:
     desk.job["data"] |= {"seq_len": 8, "over_length": "drop"}
     with pytest.raises(UserError, match="nothing to learn from") as caught:
@@ -345,9 +354,10 @@ def test_a_preparation_can_be_stopped(desk: Desk) -> None:
 
     preparation = start_preparation(desk.parsed(), desk.root, desk.store, desk.config, ray=False, progress=progress)
     started.wait(10)
-    preparation._cancelled.set()
+    preparation.cancel(timeout_s=0)
     may_go_on.set()
-    preparation.cancel()
+    with pytest.raises(WarpbeamError, match="was stopped"):
+        preparation.wait()
     assert isinstance(preparation.error, WarpbeamError)
     assert preparation.error.reason == "stopped"
     assert sum("/part-" in key and key.endswith(".json") for key in desk.written()) == 1
