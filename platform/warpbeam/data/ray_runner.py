@@ -19,7 +19,7 @@ from warpbeam.data.index import error_from_dict
 from warpbeam.data.prepare_plan import PreparationPlan
 from warpbeam.data.prepare_task import Results, TaskResult, runner_for
 from warpbeam.data.sources import Task
-from warpbeam.errors import InfraError, WarpbeamError
+from warpbeam.errors import InfraError, PlatformError, WarpbeamError
 
 DEFAULT_CPUS_PER_TASK = 0.5
 """So that a preparation finds room beside training workers on a small machine."""
@@ -33,6 +33,8 @@ def run_with_ray(plan: PreparationPlan, *, cpus_per_task: float = DEFAULT_CPUS_P
     import ray
     from ray.data import DataContext
 
+    if not ray.is_initialized():
+        raise PlatformError("this process is not connected to Ray", fix="call ray.init first, or prepare without Ray")
     items = [{"number": number, "task": json.dumps(asdict(plan.tasks[number]))} for number in plan.order]
     with _quiet(DataContext.get_current()):
         tasks = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))

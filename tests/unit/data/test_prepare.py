@@ -22,7 +22,7 @@ from warpbeam.data.prepare_plan import TaskSpec, plan_preparation
 from warpbeam.data.prepare_task import TaskResult, TaskRunner
 from warpbeam.data.sources import Task
 from warpbeam.data.tokenizer_store import load_stored_tokenizer
-from warpbeam.errors import UserError, WarpbeamError
+from warpbeam.errors import PlatformError, UserError, WarpbeamError
 from warpbeam.job import Job, parse_job
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.connect import open_store
@@ -250,9 +250,15 @@ def test_no_records_names_the_path(desk: Desk) -> None:
 
 
 def test_a_table_without_rows_is_no_records_too(desk: Desk) -> None:
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), desk.root / "empty.parquet")
+    with pq.ParquetWriter(desk.root / "empty.parquet", pa.schema([("text", pa.string())])):
+        pass
     desk.job["data"]["train"] = [{"path": "empty.parquet", "format": "text"}]
     with pytest.raises(UserError, match=r"no records in empty\.parquet"):
+        desk.prepare()
+
+
+def test_ray_is_never_started_by_the_way(desk: Desk) -> None:
+    with pytest.raises(PlatformError, match="not connected to Ray"):
         prepare(desk.parsed(), desk.root, desk.store, desk.config, ray=True)
 
 
