@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
-from warpbeam.data.files import READ_BYTES, Compression
+from warpbeam.data.files import READ_BYTES, Compression, missing_extra
 from warpbeam.errors import UserError
 
 ZSTD_INPUT_BYTES = 32 << 10
@@ -52,8 +52,10 @@ class ZstdReader(io.RawIOBase):
     """
 
     def __init__(self, stored: BinaryIO) -> None:
-        import zstandard
-
+        try:
+            import zstandard
+        except ImportError as error:
+            raise missing_extra("Zstandard") from error
         self._zstandard = zstandard
         self._stored = stored
         self._frame: Any = None

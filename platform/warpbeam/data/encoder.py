@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from warpbeam.data.chat import TRAINING_DATE, ChatError, Ids, Mask, check_template, encode_chat, loss_mask, tokenise
-from warpbeam.data.formats import Completion, Conversation, Normalised, Text, Tokens, normalise
+from warpbeam.data.formats import Completion, Conversation, Normalised, RecordSource, Text, Tokens, normalise
 from warpbeam.data.records import BadRecordError
 from warpbeam.data.stats import TaskStats
 from warpbeam.data.text import cut_text
@@ -17,15 +17,6 @@ from warpbeam.errors import UserError
 
 OverLength = Literal["truncate", "split", "drop", "fail"]
 Render = Callable[[dict[str, Any], Any], Mapping[str, Any] | None]
-
-
-class RecordSource(Protocol):
-    """What of a data source matters here (job.DataSource has it); `format` is no longer `auto`."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def fields(self) -> Mapping[str, str]: ...
 
 
 class OverLengthError(Exception):

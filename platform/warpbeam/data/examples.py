@@ -11,9 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpbeam.data.chat import ChatError, Ids, Mask
-from warpbeam.data.encoder import Encoder, OverLengthError, RecordSource
+from warpbeam.data.encoder import Encoder, OverLengthError
 from warpbeam.data.files import SourceFile
-from warpbeam.data.formats import columns_of, detect_format
+from warpbeam.data.formats import RecordSource, columns_of, detect_format
 from warpbeam.data.records import BadRecord, BadRecordError, Blank, RawRecord, name_places, read_records
 from warpbeam.data.sources import Task, cut_tasks
 from warpbeam.data.stats import BadPlace, TaskStats, describe_places

@@ -67,6 +67,16 @@ def kind_of(name: str) -> tuple[Kind, Compression | None] | None:
     return kind, compression
 
 
+def missing_extra(what: str) -> UserError:
+    """The light core reads plain and gzipped files; the rest comes with the training extra."""
+    return UserError(
+        f"{what} files cannot be read here",
+        why="the package for them is not installed",
+        fix="pip install 'warpbeam[train]'",
+        reason="missing_extra",
+    )
+
+
 def local_stamp(stat: os.stat_result) -> str:
     """The stamp of a local file."""
     return f"{stat.st_mtime_ns:x}-{stat.st_size:x}"

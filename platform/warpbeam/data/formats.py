@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from warpbeam.data.records import BadRecordError
 from warpbeam.errors import UserError
@@ -31,6 +31,15 @@ OPTIONAL = {
     "tokens": ("loss_mask",),
     "text": (),
 }
+
+
+class RecordSource(Protocol):
+    """What of a data source matters here (job.DataSource has it); `format` is no longer `auto`."""
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def fields(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True)

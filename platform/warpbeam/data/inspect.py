@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from warpbeam.data.chat import ChatError, clean_messages
 from warpbeam.data.formats import Completion, Normalised, Text, Tokens, normalise
 from warpbeam.data.guess import guess_format
+from warpbeam.data.messages import ChatError, clean_messages
 from warpbeam.data.records import BadRecord, BadRecordError, RawRecord, read_records
 from warpbeam.data.sample import spread, texts_of
 from warpbeam.data.sources import Expansion, cut_tasks, expand

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from warpbeam.data.files import SourceFile, open_file
+from warpbeam.data.files import SourceFile, missing_extra, open_file
 from warpbeam.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,8 +75,11 @@ def _python_rows(batch: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def _opened(file: SourceFile, config: StorageConfig | None) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise missing_extra("Parquet") from error
 
     stream = open_file(file, config, get_bytes=GET_BYTES)
     try:

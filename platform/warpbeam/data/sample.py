@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from warpbeam.data.encoder import RecordSource
-from warpbeam.data.formats import columns_of
+from warpbeam.data.formats import RecordSource, columns_of
 from warpbeam.data.records import RawRecord, read_records
 from warpbeam.data.sources import Task
 

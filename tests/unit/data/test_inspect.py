@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,33 @@ def test_nothing_usable_is_an_error(tmp_path: Path, rows: list[Any]) -> None:
 def test_packed_files_are_looked_into(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps(turn("hello", "world")).encode()))
     assert inspect_data("a.jsonl.gz", tmp_path, None).format == "messages"
+
+
+LIGHT = """
+import sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numpy", "pyarrow", "zstandard", "torch", "ray", "transformers", "tokenizers"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Nothing())
+from pathlib import Path
+from warpbeam.data.inspect import inspect_data
+from warpbeam.errors import UserError
+print(inspect_data("a.jsonl", Path(sys.argv[1]), None).format)
+for name in ("a.parquet", "a.jsonl.zst"):
+    try:
+        inspect_data(name, Path(sys.argv[1]), None)
+    except UserError as error:
+        print(error.reason)
+"""
+
+
+def test_the_light_core_looks_at_data(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [turn("hello", "world")])
+    for name in ("a.parquet", "a.jsonl.zst"):
+        (tmp_path / name).write_bytes(b"any")
+    done = subprocess.run([sys.executable, "-c", LIGHT, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.split() == ["messages", "missing_extra", "missing_extra"], done.stderr
 
 
 def test_seq_len_holds_nearly_all() -> None:
