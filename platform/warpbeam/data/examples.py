@@ -94,18 +94,23 @@ def settle_format(source: RecordSource, files: Sequence[SourceFile], config: Sto
     """
     if source.format != "auto":
         return source.format
-    looked_at = [value for file in files[:LOOKED_AT_FILES] for value in first_values(file, LOOKED_AT_RECORDS, config)]
-    if not looked_at:
+    values: list[dict[str, Any] | str] = []
+    bad: list[BadPlace] = []
+    for file in files[:LOOKED_AT_FILES]:
+        for task in cut_tasks([file], config=config)[:1]:
+            records = (record for record in read_records(task, config) if not isinstance(record, Blank))
+            for record in islice(records, LOOKED_AT_RECORDS):
+                if isinstance(record, RawRecord):
+                    values.append(record.value)
+                else:
+                    bad.append(BadPlace(file, record.offset, record.reason, record.detail))
+    if values:
+        return detect_format(values, source.fields)
+    where = files[0].uri if files else "the source"
+    if bad:
         raise UserError(
-            f"no records: nothing readable at the beginning of {files[0].uri if files else 'the source'}",
-            fix="write format: beside path: if the records come later",
-            reason="no_records",
+            f"none of the first records of {where} can be read",
+            why=describe_places(bad[:1], config)[0],
+            reason="bad_records",
         )
-    return detect_format(looked_at, source.fields)
-
-
-def first_values(file: SourceFile, count: int, config: StorageConfig | None) -> list[dict[str, Any] | str]:
-    """The first readable records of a file, as they are in it."""
-    task = cut_tasks([file], config=config)[:1]
-    records = (record for record in read_records(task[0], config) if isinstance(record, RawRecord)) if task else ()
-    return [record.value for record in islice(records, count)]
+    raise UserError(f"no records: {where} holds only blank lines", reason="no_records")

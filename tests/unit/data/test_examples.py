@@ -338,6 +338,10 @@ def test_the_format_is_settled_from_the_first_readable_records(tmp_path: Path) -
     blank = expand(str(write(tmp_path / "b.jsonl", ["", " "])), tmp_path, None).files
     with pytest.raises(UserError, match=r"no records: .*b\.jsonl"):
         settle_format(DataSource(path="x"), blank, None)
+    broken = expand(str(write(tmp_path / "c.jsonl", ["", "{", "["])), tmp_path, None).files
+    with pytest.raises(UserError, match=r"none of the first records of .*c\.jsonl") as caught:
+        settle_format(DataSource(path="x"), broken, None)
+    assert caught.value.why.startswith(f"{tmp_path}/c.jsonl:2: broken_json")
 
 
 def test_texts_for_a_tokenizer_come_from_all_over(tmp_path: Path) -> None:
