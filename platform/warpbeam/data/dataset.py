@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Waiting:
         on_wait: called before each pause with a sentence for the heartbeat.
     """
 
-    pause: Callable[[float], object] = threading.Event().wait
+    pause: Callable[[float], object] = time.sleep
     deadline_s: float = 1800.0
     on_wait: Callable[[str], None] | None = None
 
@@ -141,7 +142,7 @@ class Dataset:
         if not self._refresh():
             self._wait(poll, waiting, f"the next {len(tasks)} parts of the training data")
         if self._index is not None:
-            return [self._index.rows[task] for task in tasks]
+            return [self._index.tasks[task].rows for task in tasks]
         return [self.info(task).rows for task in tasks]
 
     def wait_complete(self, waiting: Waiting) -> Index:

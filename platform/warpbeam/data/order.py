@@ -168,12 +168,14 @@ class RowOrder:
         self._mixture = Mixture(stream_weights)
         self._rows: Ints = np.zeros(len(task_sources), np.int64)
         self._known = np.zeros(len(task_sources), np.bool_)
+        self._totals: dict[int, int | None] = {}
         self._tables: OrderedDict[tuple[int, int], _EpochTable] = OrderedDict()
 
     def learn(self, tasks: Sequence[int] | Ints, rows: Sequence[int] | Ints) -> None:
         """These tasks are sealed, with so many rows each."""
         self._rows[tasks] = rows
         self._known[tasks] = True
+        self._totals.clear()
         self._tables.clear()
 
     def locate(self, slots: Ints) -> Located:
@@ -204,18 +206,25 @@ class RowOrder:
         return window.tolist()  # type: ignore[no-any-return]
 
     def _epochs(self, stream: int, positions: Ints) -> tuple[Ints, Ints]:
-        tasks = self._streams[stream]
-        if not self._known[tasks].all():
+        """(epoch, row within the epoch's order) of positions of a stream."""
+        total = self._total(stream)
+        if total is None:
             table = self._table(stream, 0)
             if positions.max() >= table.starts[-1]:
-                first = (len(table.starts) - 1) // WINDOW_TASKS * WINDOW_TASKS
+                first = len(table.starts) - 1
                 waiting = table.tasks[first : first + WINDOW_TASKS]
                 raise Unsealed(waiting[~self._known[waiting]].tolist())
             return np.zeros_like(positions), positions
-        total = int(self._rows[tasks].sum())
         if total == 0:
             raise UserError("a source of the training data has no rows", reason="no_rows")
         return np.divmod(positions, total)
+
+    def _total(self, stream: int) -> int | None:
+        """Rows of a stream's epoch; None while they are still being counted."""
+        if stream not in self._totals:
+            tasks = self._streams[stream]
+            self._totals[stream] = int(self._rows[tasks].sum()) if self._known[tasks].all() else None
+        return self._totals[stream]
 
     def _locate_in_epoch(self, stream: int, epoch: int, offsets: Ints) -> tuple[Ints, Ints, list[int]]:
         table = self._table(stream, epoch)

@@ -1,9 +1,9 @@
 """Parts on a node's disk: fetched whole, once for all ranks of the node, checked, memory-mapped.
 
 A file is named by its content's sha256 and appears by rename only after the check, so ranks, runs and data sets may
-share one folder without talking. It is checked again whenever a process maps it: a torn or rotten copy is fetched anew.
-The least recently used files go when the folder passes its limit; a mapped file that goes stays readable until it is
-unmapped.
+share one folder without talking. It is checked again when a process maps it first: a torn or rotten copy is fetched
+anew. The least recently used files go when the folder passes its limit; a mapped file that goes stays readable until it
+is unmapped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from warpbeam.storage.store import ObjectStore
 
 DEFAULT_LIMIT_BYTES = 4 << 30
 _LOCKS = 64
-_MAPPED_PARTS = 64
+_MAPPED_PARTS = 256
+"""Each holds a file descriptor."""
 _ARRIVES_WITHIN_S = 3600
 """A half-written file older than this was left by a process that was killed."""
 
@@ -41,6 +42,7 @@ class PartCache:
         self._limit_bytes = limit_bytes
         self._mapped: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
         self._mapped_lock = threading.Lock()
+        self._checked: set[str] = set()
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -56,10 +58,10 @@ class PartCache:
                 self._mapped.move_to_end(sha256)
                 return self._mapped[sha256]
         path = self.fetch(key, sha256)
-        part = self._map_checked(path, sha256)
+        part = self._map(path, sha256)
         if part is None:  # evicted since, or rotten on this disk
             path.unlink(missing_ok=True)
-            part = self._map_checked(self.fetch(key, sha256), sha256)
+            part = self._map(self.fetch(key, sha256), sha256)
         if part is None:
             raise InfraError(f"{path} does not keep what is written to it", fix="check this node's disk", reason="disk")
         with self._mapped_lock:
@@ -92,13 +94,18 @@ class PartCache:
             )
         arriving.replace(path)
 
-    def _map_checked(self, path: Path, sha256: str) -> NDArray[np.uint8] | None:
+    def _map(self, path: Path, sha256: str) -> NDArray[np.uint8] | None:
+        """The file's bytes, checked once by each process; None when it is gone or wrong."""
         try:
             part = np.memmap(path, np.uint8, mode="r")
             os.utime(path)  # the clock of "least recently used"
         except (FileNotFoundError, ValueError):  # gone, or empty: np.memmap refuses
             return None
-        return part if hashlib.sha256(part.data).hexdigest() == sha256 else None
+        if sha256 not in self._checked:
+            if hashlib.sha256(part.data).hexdigest() != sha256:
+                return None
+            self._checked.add(sha256)
+        return part
 
     def _evict(self, keep: Path) -> None:
         with self._lock(_LOCKS):

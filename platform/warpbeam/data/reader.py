@@ -1,7 +1,8 @@
 """Feeds a rank its micro-batches by index: the same under Ray, torchrun and in a test, with neither Ray nor torch.
 
 Global step k is slots [k*B, (k+1)*B) of the order, whatever the world. A rank takes its share of them, padded with rows
-that weigh nothing where the batch does not divide. A thread decodes ahead; two more fetch the parts of the next window.
+that weigh nothing where the batch does not divide. A thread decodes ahead; others fetch this window's and the next
+one's parts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from warpbeam.data.prefetch import Prefetch
 
 DEFAULT_DEPTH = 8
 """Micro-batches decoded ahead."""
-_FETCH_THREADS = 2
+_FETCH_THREADS = 4
 
 
 class MicroBatch(TypedDict):
@@ -88,9 +89,9 @@ class BatchOrder:
             except Unsealed as unsealed:
                 self._order.learn(unsealed.tasks, self._dataset.wait_sealed(unsealed.tasks, waiting))
 
-    def next_window(self, place: Place) -> list[int]:
-        """The tasks that the window after this one is made of."""
-        return self._order.window_tasks(place._replace(window=place.window + 1))
+    def tasks_from(self, place: Place) -> list[int]:
+        """The tasks of this window and the next."""
+        return self._order.window_tasks(place) + self._order.window_tasks(place._replace(window=place.window + 1))
 
     def _learn_all_when_complete(self) -> None:
         if self._dataset.complete and not self._learnt_all:
@@ -183,9 +184,9 @@ class BatchReader:
             step += 1
 
     def _fetch_ahead(self, places: tuple[Place, ...]) -> None:
-        """Have the next windows' parts fetched; what fails here fails again, and is told, when its rows are read."""
+        """Have new windows' parts fetched; what fails here fails again, and is told, when its rows are read."""
         for place in set(places) - self._places:
-            for task in self._order.next_window(place):
+            for task in self._order.tasks_from(place):
                 self._fetchers.submit(self._dataset.fetch_part, task, self._cache)
         self._places = set(places)
 
