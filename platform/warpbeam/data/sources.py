@@ -144,12 +144,12 @@ def _expand_local(path: str, written: str, root: Path) -> Expansion:
             stat = os.stat(uri)
             return _sift(path, [_Entry(os.path.basename(uri), uri, stat.st_size, local_stamp(stat))], exact=True)
         if os.path.isdir(uri):
-            return _sift(path, _walk(uri, ""))
+            return _sift(path, _walk(uri, None))
         literal, pattern = _split_pattern(written)
         folder = os.path.abspath(root / literal)
         if pattern is None or not os.path.isdir(folder):
             raise _nothing(path, f"there is no {folder}")
-        return _sift(path, _walk(folder, ""), pattern=pattern)
+        return _sift(path, _walk(folder, pattern), pattern=pattern)
 
 
 def _expand_object(path: str, config: StorageConfig | None) -> Expansion:
@@ -172,26 +172,35 @@ def _list(store: ObjectStore, bucket: str, prefix: str) -> Iterator[_Entry]:
         yield _Entry(info.key.removeprefix(prefix), f"s3://{bucket}/{info.key}", info.size, info.etag)
 
 
-def _walk(folder: str, below: str, inside: frozenset[str] = frozenset()) -> Iterator[_Entry]:
-    """Every file below a local folder; linked folders too, but none inside itself."""
-    real = os.path.realpath(folder)
-    if real in inside:
-        return
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        if entry.is_dir():
-            yield from _walk(entry.path, f"{below}{entry.name}/", inside | {real})
-        elif entry.is_file():
-            stat = entry.stat()
-            yield _Entry(below + entry.name, entry.path, stat.st_size, local_stamp(stat))
+def _walk(folder: str, pattern: str | None) -> Iterator[_Entry]:
+    """Every file below a local folder that the pattern could match; a hidden folder is one entry, and not entered."""
+    levels = 1 << 30 if pattern is None or "**" in pattern or pattern.endswith("/") else pattern.count("/")
+    enter_hidden = _wants_hidden(pattern)
+
+    def walk(folder: str, below: str, inside: frozenset[str]) -> Iterator[_Entry]:
+        real = os.path.realpath(folder)
+        if real in inside:  # a link to a folder around it
+            return
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            name = below + entry.name
+            if entry.is_dir():
+                if _is_hidden(entry.name) and not enter_hidden:
+                    yield _Entry(name, entry.path, 0, "")
+                elif name.count("/") < levels:
+                    yield from walk(entry.path, f"{name}/", inside | {real})
+            elif entry.is_file():
+                stat = entry.stat()
+                yield _Entry(name, entry.path, stat.st_size, local_stamp(stat))
+
+    return walk(folder, "", frozenset())
 
 
 def _sift(path: str, entries: Iterable[_Entry], *, pattern: str | None = None, exact: bool = False) -> Expansion:
     """Keep what is readable and matches; count the rest by reason."""
     matches = _matcher(pattern)
-    # Whoever spells the underscore or the dot means it.
-    wants_hidden = exact or bool(pattern and re.search(r"(^|/)[_.]", pattern))
+    wants_hidden = exact or _wants_hidden(pattern)
     files: list[SourceFile] = []
     passed_over: Counter[str] = Counter()
     empty: list[str] = []
@@ -202,7 +211,7 @@ def _sift(path: str, entries: Iterable[_Entry], *, pattern: str | None = None, e
             continue
         if not entry.name or entry.name.endswith("/"):
             passed_over["folder_marker"] += 1
-        elif not wants_hidden and any(part.startswith(("_", ".")) for part in entry.name.split("/")):
+        elif not wants_hidden and any(map(_is_hidden, entry.name.split("/"))):
             passed_over["hidden"] += 1
         elif kind is None:
             if exact:
@@ -220,6 +229,15 @@ def _sift(path: str, entries: Iterable[_Entry], *, pattern: str | None = None, e
         summary = expansion.summary()
         raise _nothing(path, f"passed over: {summary}" if summary else "nothing is there")
     return expansion
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", "."))
+
+
+def _wants_hidden(pattern: str | None) -> bool:
+    """Whoever spells the underscore or the dot means it."""
+    return pattern is not None and re.search(r"(^|/)[_.]", pattern) is not None
 
 
 def _split_pattern(path: str) -> tuple[str, str | None]:

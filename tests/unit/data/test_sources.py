@@ -107,6 +107,14 @@ def test_other_schemes_are_refused(tmp_path: Path) -> None:
         expand("https://example.com/a.jsonl", tmp_path, None)
 
 
+def test_hidden_folders_are_not_entered_unless_they_are_spelt(tmp_path: Path) -> None:
+    write(tmp_path, "d/a.jsonl", "d/.venv/x.jsonl", "d/.venv/deep/y.jsonl", "d/_tmp/z.jsonl")
+    assert names("d", tmp_path) == names("d/**/*.jsonl", tmp_path) == ["d/a.jsonl"]
+    assert expand("d", tmp_path, None).passed_over == {"hidden": 2}
+    assert names("d/.venv/*.jsonl", tmp_path) == names("d/.v*/*.jsonl", tmp_path) == ["d/.venv/x.jsonl"]
+    assert names("d/_tmp", tmp_path) == ["d/_tmp/z.jsonl"]
+
+
 def test_linked_folders_are_read_once_and_loops_end(tmp_path: Path) -> None:
     write(tmp_path, "d/a.jsonl", "elsewhere/b.jsonl")
     (tmp_path / "d/linked").symlink_to(tmp_path / "elsewhere")
