@@ -1,8 +1,8 @@
 """The loss of causal language models: a sum over tokens that carry loss, never a mean of means.
 
-A step's loss is the sum over the whole global batch divided by the number of its loss tokens, so that it does not depend
-on how rows are spread over ranks and micro-batches. Logits are made only where a label needs them: the vocabulary
-projection is the largest tensor of a step, and in instruction data most positions carry no loss.
+A step's loss is the sum over the whole global batch divided by the number of its loss tokens, so it does not depend on
+how rows are spread over ranks and micro-batches. Logits are made only where a label needs them: the projection to the
+vocabulary is the largest tensor of a step, and in instruction data most positions carry no loss.
 """
 
 from __future__ import annotations
@@ -19,42 +19,38 @@ from warpbeam.errors import UserError
 IGNORE = -100
 
 
-class Batch(Protocol):
-    """The tensors of one micro-batch, all [rows, seq_len]."""
+class Rows(Protocol):
+    """What the loss needs of a micro-batch; tensors are [rows, seq_len]."""
 
-    input_ids: torch.Tensor
-    labels: torch.Tensor
-    position_ids: torch.Tensor
-    segment_ids: torch.Tensor
+    @property
+    def labels(self) -> torch.Tensor: ...
+    @property
+    def inputs(self) -> dict[str, Any]: ...
 
 
-Hook = Callable[[Any, Any], tuple[torch.Tensor, int | torch.Tensor]]
+Hook = Callable[[Any, Any], tuple[torch.Tensor, "int | torch.Tensor"]]
 
 
 class CausalLoss:
     """Sum of the token losses of one micro-batch, through a model's forward.
 
     Args:
-        model: the bare model (for its signature).
-        hook: the user's `loss(outputs, batch) -> (sum, tokens)`; it gets all logits. None: cross entropy.
+        model: the bare model; its signature says what it takes.
+        hook: the user's `loss(outputs, batch) -> (sum, tokens)`, which gets all logits. None: cross entropy.
     """
 
     def __init__(self, model: torch.nn.Module, hook: Hook | None = None) -> None:
         parameters = inspect.signature(model.forward).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self._takes = None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else frozenset(parameters)
         self._hook = hook
         self._slices = hook is None and "logits_to_keep" in parameters
         self._masks = self._slices and _understands_masks()
-        self._positions = "position_ids" in parameters or takes_any
-        self._cache = {"use_cache": False} if "use_cache" in parameters or takes_any else {}
 
-    def __call__(self, module: torch.nn.Module, batch: Batch, extra: dict[str, Any] | None = None) -> torch.Tensor:
-        """Scalar float32 sum. `extra` goes to the model's forward (packed attention needs it)."""
-        targets = functional.pad(batch.labels[:, 1:], (0, 1), value=IGNORE)  # position i predicts token i+1
+    def __call__(self, module: torch.nn.Module, batch: Rows) -> torch.Tensor:
+        """Scalar float32 sum over this micro-batch; `module` is what the strategy calls for a forward."""
+        targets = functional.pad(batch.labels[:, 1:], (0, 1), value=IGNORE)  # position i predicts token i + 1
         wanted = targets != IGNORE
-        inputs: dict[str, Any] = {"input_ids": batch.input_ids, **self._cache, **(extra or {})}
-        if self._positions:
-            inputs["position_ids"] = batch.position_ids
+        inputs = {name: value for name, value in batch.inputs.items() if self._takes is None or name in self._takes}
         if self._hook is not None:
             return self._by_hook(module(**inputs), batch, wanted)
         if self._masks:
@@ -63,10 +59,11 @@ class CausalLoss:
             columns = wanted.any(dim=0).nonzero().flatten()
             logits, chosen = module(**inputs, logits_to_keep=columns).logits, targets[:, columns].flatten()
         else:
-            logits, chosen = _logits(module(**inputs)), targets.flatten()
+            outputs = module(**inputs)
+            logits, chosen = outputs.logits if hasattr(outputs, "logits") else outputs, targets.flatten()
         return token_loss_sum(logits.reshape(-1, logits.shape[-1]), chosen)
 
-    def _by_hook(self, outputs: Any, batch: Batch, wanted: torch.Tensor) -> torch.Tensor:
+    def _by_hook(self, outputs: Any, batch: Rows, wanted: torch.Tensor) -> torch.Tensor:
         assert self._hook is not None
         total, tokens = self._hook(outputs, batch)
         expected = int(wanted.sum())
@@ -74,7 +71,7 @@ class CausalLoss:
             raise UserError(
                 f"code.loss counted {int(tokens)} loss tokens in a micro-batch whose labels hold {expected}",
                 why="the loss is a mean over the loss tokens of the data; another unit would weigh rows wrongly",
-                fix="return (sum of the losses where labels != -100 after the shift, their number)",
+                fix="return (sum of the losses where the shifted labels are not -100, how many those are)",
                 reason="loss_hook_count",
             )
         return total.float()
@@ -88,21 +85,12 @@ def token_loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         targets: [tokens]; -100 carries no loss.
     """
     if targets.numel() == 0:
-        return logits.float().sum()  # empty, but it ties every parameter to the backward that all ranks must run
+        return logits.float().sum()  # of nothing, but it ties the parameters to the backward that every rank must run
     return functional.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
 
 
-def loss_tokens(labels: torch.Tensor) -> int:
-    """How many positions of [rows, seq_len] labels are predicted: the first of a row never is."""
-    return int((labels[:, 1:] != IGNORE).sum())
-
-
-def _logits(outputs: Any) -> torch.Tensor:
-    return outputs.logits if hasattr(outputs, "logits") else outputs
-
-
 def _understands_masks() -> bool:
-    """Since transformers 5.2x a boolean [rows, seq_len] `logits_to_keep` picks positions row by row."""
+    """Newer transformers take a boolean [rows, seq_len] `logits_to_keep`; older ones only columns for all rows."""
     from transformers import modeling_utils
 
     return hasattr(modeling_utils, "slice_logits_to_keep")

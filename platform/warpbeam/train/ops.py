@@ -4,8 +4,8 @@ DeepSpeed compiles an operator at its first use: a silent minute in every fresh 
 lock of a build that was killed, and a page of ninja output where a compiler is missing. Here `make install` builds what
 CPU runs need (`python -m warpbeam.train.ops`), a launch checks or builds with progress, and the ranks only load.
 
-A finished build carries a stamp (versions, CPU); without the right stamp it is built anew. Our lock is the kernel's, so it
-ends with its holder.
+A finished build carries a stamp (versions, CPU); without the right stamp it is built anew. Our lock is the kernel's, so
+it ends with its holder.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _lock(op: str, say: Say) -> Iterator[None]:
     root = extensions_dir()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        handle = open(root / f".{op}.lock", "w")
+        handle = (root / f".{op}.lock").open("w")
     except OSError as error:
         raise PlatformError(
             f"DeepSpeed's {op} cannot be built on {platform.node()}: {root} cannot be written",
@@ -184,7 +184,7 @@ def _lock(op: str, say: Say) -> Iterator[None]:
 
 
 def _build(op: str, say: Say) -> None:
-    """One build in a process of its own, from an empty folder (a killed build leaves objects and a dead lock behind)."""
+    """One build in its own process, from an empty folder (a killed build leaves objects and a dead lock behind)."""
     folder = extensions_dir() / op
     shutil.rmtree(folder, ignore_errors=True)
     log = extensions_dir() / f"{op}.log"

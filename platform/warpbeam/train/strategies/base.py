@@ -1,8 +1,8 @@
 """What the engine needs from a way of spreading a model over ranks, and nothing more.
 
-A strategy owns parameters, gradients and optimizer state. It does no I/O: its state leaves as `pieces()` in the model's own
-parameter names, and enters through `read`, which fetches just the box or range that is asked for. So checkpoints know
-nothing of strategies, and any strategy at any world size reads what any other wrote.
+A strategy owns parameters, gradients and optimizer state. It does no I/O: its state leaves as `pieces()` in the model's
+own parameter names, and enters through `read`, which fetches just the box or range that is asked for. So checkpoints
+know nothing of strategies, and any strategy at any world size reads what any other wrote.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from warpbeam.checkpoint.pieces import Piece
+from warpbeam.checkpoint.pieces import Kind, Piece, whole
 
 if TYPE_CHECKING:
     import torch
 
-PieceData = tuple[Piece, "torch.Tensor"]
+Produce = Callable[[], "torch.Tensor"]
+PieceData = tuple[Piece, "torch.Tensor | Produce"]
 Read = Callable[[Piece], "torch.Tensor"]
 
 # Optimizer states that a checkpoint stores beside the weights, by the names that torch's AdamW gives them.
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS: tuple[Kind, Kind] = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,27 @@ class AdamW:
     weight_decay: float = 0.01
 
 
-class Strategy(Protocol):
-    """One model and its optimizer on this rank. Every method is called by all ranks, in the same order."""
+class Saved(Protocol):
+    """State that checkpoints can save and restore. Every method is called by all ranks, in the same order."""
+
+    def pieces(self) -> Iterator[PieceData]:
+        """This rank's share of float32 masters, moments and buffers; all ranks together cover each element once.
+
+        A tensor is given ready or as a function that makes it on the host when its turn comes.
+        """
+
+    def optimizer_steps(self) -> dict[str, int]:
+        """How many updates each parameter's optimizer state has seen."""
+
+    def wanted(self, *, optimizer: bool) -> Iterator[Piece]:
+        """What `restore` will read on this rank."""
+
+    def restore(self, read: Read, steps: Mapping[str, int] | None) -> None:
+        """Fill weights and buffers; with `steps` (of a checkpoint, not of a base model) the optimizer too."""
+
+
+class Strategy(Saved, Protocol):
+    """One model and its optimizer on this rank."""
 
     name: str
     module: torch.nn.Module
@@ -46,19 +66,13 @@ class Strategy(Protocol):
         """Wraps the forward and backward of one micro-batch; `last` ends the accumulation."""
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Accumulate gradients of `loss`, a share of a sum over all ranks and micro-batches. Scales by `grad_scale`."""
+        """Accumulate gradients of `loss`, a share of a sum over all ranks and micro-batches. Applies `grad_scale`."""
+
+    def forward_only(self) -> AbstractContextManager[None]:
+        """Wraps forward passes that nobody will differentiate, in the training precision."""
 
     def step(self, lr: float) -> float:
         """Clip, update, clear gradients. Returns the global gradient norm before clipping."""
-
-    def pieces(self) -> Iterator[PieceData]:
-        """This rank's share of weights (float32 masters), moments and buffers, as host tensors; all ranks cover each once."""
-
-    def optimizer_steps(self) -> dict[str, int]:
-        """How many updates each parameter's optimizer state has seen."""
-
-    def restore(self, read: Read, steps: Mapping[str, int] | None) -> None:
-        """Fill weights and buffers, and with `steps` also the optimizer, from a checkpoint or (without) from a base model."""
 
 
 def canonical(name: str) -> str:
@@ -79,3 +93,13 @@ def persistent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
             seen.add(id(buffer))
             found[canonical(name)] = buffer
     return found
+
+
+def buffer_piece(name: str, buffer: torch.Tensor) -> Piece:
+    """A buffer as one whole piece."""
+    return whole(name, "buffer", tuple(buffer.shape))
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A float32 copy on the host, or the tensor itself where it is that already."""
+    return tensor.detach().to("cpu", torch.float32)

@@ -1,11 +1,11 @@
 """ZeRO-1, -2 and -3 by DeepSpeed, with its state in the model's own parameter names.
 
-DeepSpeed keeps masters and moments in flat buffers cut by rank. Each parameter knows its part of them: under stage 3 rank r
-holds the row-major range [r*c, (r+1)*c) with c = ceil(numel / world) (the last one padded), under stages 1 and 2 a fragment
-whose address the parameter carries. Both are read and written locally, so saving and restoring need no collective; only
-stages 1 and 2 gather once at the end of a restore. Bitwise, provided that (seen the hard way):
+DeepSpeed keeps masters and moments in flat buffers cut by rank. Each parameter knows its part of them: under stage 3
+rank r holds the row-major range [r*c, (r+1)*c) with c = ceil(numel / world), the last one padded; under stages 1 and 2
+a fragment whose address the parameter carries. Both are read and written locally, so saving and restoring need no
+collective; only stages 1 and 2 gather once at the end of a restore. Bitwise, provided that (seen the hard way):
 
-- optimizer state is created at build; DeepSpeed makes it in the first step, and links only the first group's before that;
+- optimizer state is created at build; DeepSpeed makes it in its first step, and links only one group's before that;
 - the compute weights are copied after the masters were set;
 - the step counters are set by hand.
 """
@@ -14,27 +14,39 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from warpbeam.checkpoint.pieces import Piece, Range, split_range
+from warpbeam.checkpoint.pieces import Kind, Piece, Range, split_range
 from warpbeam.train import ops
 from warpbeam.train.optimizer import parameter_groups, set_lr, torch_adamw
-from warpbeam.train.strategies.base import MOMENTS, AdamW, PieceData, Read, canonical, persistent_buffers
+from warpbeam.train.strategies.base import (
+    MOMENTS,
+    AdamW,
+    PieceData,
+    Read,
+    buffer_piece,
+    canonical,
+    on_host,
+    persistent_buffers,
+)
 
 
 def import_deepspeed() -> Any:
-    """DeepSpeed with its chatter down to warnings, and without the compiler that it starts for an inference operator."""
+    """DeepSpeed with its chatter down to warnings, and without the compiler it starts for an inference operator."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else it warns that it guessed
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     import deepspeed
     from deepspeed.utils import logger
 
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(logging.ERROR)
     ops.skip_inference_ops()
     return deepspeed
 
@@ -62,7 +74,7 @@ class DeepSpeedStrategy:
 
     def _create_state(self) -> None:
         for flat in self._flat_masters():
-            step = 0 if _counts_in_python(self._inner) else torch.tensor(0.0, device=flat.device)
+            step = torch.tensor(0.0, device=flat.device) if isinstance(self._inner, torch.optim.AdamW) else 0
             self._inner.state[flat] = {"step": step, **{kind: torch.zeros_like(flat) for kind in MOMENTS}}
         if self._stage < 3:
             self._zero._lazy_init_hp_params_optimizer_state()
@@ -82,62 +94,61 @@ class DeepSpeedStrategy:
     def backward(self, loss: torch.Tensor) -> None:
         self._engine.backward(loss * self.grad_scale, scale_wrt_gas=False)
 
+    @contextmanager
+    def forward_only(self) -> Iterator[None]:
+        with torch.no_grad():
+            yield
+
     def step(self, lr: float) -> float:
         set_lr(self._inner, lr)
         self._engine.step()
-        norm = self._engine.get_global_grad_norm()
-        return float(norm)
+        return float(self._engine.get_global_grad_norm())
 
     def pieces(self) -> Iterator[PieceData]:
-        for name, parameter in self._parameters():
+        for piece, parameter in self._shares(optimizer=True):
             part = self._part(parameter)
-            if part.a < part.b:
-                for kind in ("weight", *MOMENTS) if parameter.requires_grad else ("weight",):
-                    local = self._local(parameter, kind)[: part.b - part.a]
-                    yield Piece(name, kind, _shape(parameter), part), local.detach().float().cpu()  # type: ignore[arg-type]
+            yield piece, partial(self._local_on_host, parameter, piece.kind, part.b - part.a)
         if self._rank == 0:
             for name, buffer in persistent_buffers(self._engine.module).items():
-                shape = tuple(buffer.shape)
-                yield Piece(name, "buffer", shape, Range(0, buffer.numel())), buffer.detach().cpu().flatten()
+                yield buffer_piece(name, buffer), buffer.detach().cpu().flatten()
 
     def optimizer_steps(self) -> dict[str, int]:
         step = next((int(self._inner.state[flat]["step"]) for flat in self._flat_masters()), 0)
         return {name: step for name, parameter in self._parameters() if parameter.requires_grad}
 
+    def wanted(self, *, optimizer: bool) -> Iterator[Piece]:
+        yield from (piece for piece, _ in self._shares(optimizer=optimizer))
+        for name, buffer in persistent_buffers(self._engine.module).items():
+            yield buffer_piece(name, buffer)
+
     def restore(self, read: Read, steps: Mapping[str, int] | None) -> None:
         if self._stage == 3:
             self._zero._partition_all_parameters()  # gathered copies would keep the old weights
-        for name, parameter in self._parameters():
-            part, shape = self._part(parameter), _shape(parameter)
-            kinds = ("weight", *MOMENTS) if steps is not None and parameter.requires_grad else ("weight",)
-            for kind in kinds:
-                if part.a < part.b:
-                    value = read(Piece(name, kind, shape, part))  # type: ignore[arg-type]
-                    self._set_local(parameter, kind, value.flatten())
+        for piece, parameter in self._shares(optimizer=steps is not None):
+            self._set_local(parameter, piece.kind, read(piece).flatten())
         for name, buffer in persistent_buffers(self._engine.module).items():
-            shape = tuple(buffer.shape)
-            buffer.copy_(read(Piece(name, "buffer", shape, Range(0, buffer.numel()))).view(shape))
+            buffer.copy_(read(buffer_piece(name, buffer)).view(buffer.shape))
         if steps is not None:
             self._set_steps(steps)
         self._refresh_compute_weights()
 
     def _set_steps(self, steps: Mapping[str, int]) -> None:
         seen = {steps[name] for name, parameter in self._parameters() if parameter.requires_grad and name in steps}
-        if len(seen) > 1:
+        if len(seen) != 1:
             raise ValueError(f"parameters were updated {sorted(seen)} times; a ZeRO optimizer has one count for all")
-        for flat in self._flat_masters() if seen else []:
-            state, step = self._inner.state[flat], seen.copy().pop()
-            state["step"] = step if _counts_in_python(self._inner) else state["step"].fill_(step)
+        for flat in self._flat_masters():
+            state, step = self._inner.state[flat], next(iter(seen))
+            state["step"] = state["step"].fill_(step) if isinstance(state["step"], torch.Tensor) else step
 
+    @torch.no_grad()
     def _refresh_compute_weights(self) -> None:
         """What the forward reads follows the masters: locally under stage 3, by the gather of a step under 1 and 2."""
         if self._stage < 3:
             self._zero.update_lp_params()
             return
-        with torch.no_grad():
-            for _, parameter in self._parameters():
-                if parameter.requires_grad:
-                    parameter.ds_tensor.copy_(self._local(parameter, "weight"))
+        for _, parameter in self._parameters():
+            if parameter.requires_grad:
+                parameter.ds_tensor.copy_(self._local(parameter, "weight"))
         persistent = self._zero.persistent_parameters
         if persistent:
             persistent[0].all_gather(persistent)
@@ -146,6 +157,14 @@ class DeepSpeedStrategy:
         """Every parameter once, tied ones under their first name."""
         for name, parameter in self._engine.module.named_parameters():
             yield canonical(name), parameter
+
+    def _shares(self, *, optimizer: bool) -> Iterator[tuple[Piece, Any]]:
+        """What this rank keeps, piece by piece, with the parameter it belongs to. Frozen ones have no moments."""
+        for name, parameter in self._parameters():
+            part, shape = self._part(parameter), tuple(getattr(parameter, "ds_shape", parameter.shape))
+            kinds: tuple[Kind, ...] = ("weight", *MOMENTS) if optimizer and parameter.requires_grad else ("weight",)
+            for kind in kinds if part.a < part.b else ():
+                yield Piece(name, kind, shape, part), parameter
 
     def _part(self, parameter: Any) -> Range:
         """The elements of `parameter` that this rank keeps."""
@@ -160,11 +179,11 @@ class DeepSpeedStrategy:
         address = mapping.lp_fragment_address
         return Range(address.start, address.start + address.numel)
 
-    def _local(self, parameter: Any, kind: str) -> torch.Tensor:
-        """This rank's elements of a master or moment, as the 1-D tensor that DeepSpeed itself updates (padded in stage 3)."""
+    def _local(self, parameter: Any, kind: Kind) -> torch.Tensor:
+        """This rank's elements as the 1-D tensor that DeepSpeed itself works on (padded under stage 3)."""
         if not parameter.requires_grad:
             part = self._part(parameter)
-            return parameter.ds_tensor if self._stage == 3 else parameter.data.flatten()[part.a : part.b]  # type: ignore[no-any-return]
+            return parameter.ds_tensor if self._stage == 3 else parameter.data.view(-1)[part.a : part.b]  # type: ignore[no-any-return]
         if self._stage < 3:
             mapping = parameter._hp_mapping
             return mapping.hp_fragment if kind == "weight" else mapping.get_optim_state_fragment(kind)  # type: ignore[no-any-return]
@@ -174,14 +193,13 @@ class DeepSpeedStrategy:
             return safe_get_local_fp32_param(parameter)  # type: ignore[no-any-return]
         return safe_get_local_optimizer_state(parameter, kind)  # type: ignore[no-any-return]
 
+    def _local_on_host(self, parameter: Any, kind: Kind, numel: int) -> torch.Tensor:
+        return on_host(self._local(parameter, kind)[:numel])
+
     @torch.no_grad()
-    def _set_local(self, parameter: Any, kind: str, value: torch.Tensor) -> None:
+    def _set_local(self, parameter: Any, kind: Kind, value: torch.Tensor) -> None:
         if self._stage < 3 or not parameter.requires_grad:
-            part = self._part(parameter)
-            target = self._local(parameter, kind)[: part.b - part.a]
-            if not parameter.requires_grad and self._stage < 3:
-                target = parameter.data.view(-1)[part.a : part.b]
-            target.copy_(value)
+            self._local(parameter, kind)[: value.numel()].copy_(value)
             return
         from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
@@ -193,18 +211,9 @@ class DeepSpeedStrategy:
             safe_set_local_optimizer_state(parameter, padded, kind)
 
 
-def _shape(parameter: Any) -> tuple[int, ...]:
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-
 def _cpu_adam(groups: list[dict[str, Any]], config: AdamW) -> torch.optim.Optimizer:
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     return DeepSpeedCPUAdam(  # type: ignore[no-any-return]
         groups, lr=0.0, betas=config.betas, eps=config.eps, adamw_mode=True, fp32_optimizer_states=True
     )
-
-
-def _counts_in_python(optimizer: torch.optim.Optimizer) -> bool:
-    """DeepSpeed's CPU Adam counts its steps as an int, torch's in a tensor."""
-    return not isinstance(optimizer, torch.optim.AdamW)

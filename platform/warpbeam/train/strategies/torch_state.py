@@ -1,20 +1,29 @@
 """State of plain torch modules and optimizers as pieces: whole tensors (DDP, one process) and DTensors (FSDP2, TP).
 
-A DTensor's local shard is an index box of the global tensor. Of what several ranks hold alike, each writes a part, so that
+A DTensor's local shard is an index box of the global tensor. Of what several ranks hold alike, each writes a part, so
 every element is saved once and no rank saves everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from warpbeam.checkpoint.pieces import Box, Piece, Range, split_range
+from warpbeam.checkpoint.pieces import Box, Kind, Piece, Range, split_range, whole
 from warpbeam.errors import UserError
-from warpbeam.train.strategies.base import MOMENTS, PieceData, Read, canonical, persistent_buffers
+from warpbeam.train.strategies.base import (
+    MOMENTS,
+    PieceData,
+    Read,
+    buffer_piece,
+    canonical,
+    on_host,
+    persistent_buffers,
+)
 
 
 class TorchState:
@@ -28,7 +37,7 @@ class TorchState:
         self._rank, self._world = rank, world_size
 
     def create(self) -> None:
-        """Give the optimizer its state before the first step, as that step would: with gradients and a rate of zero."""
+        """Give the optimizer its state before the first step, as that step would: with gradients and a rate of 0."""
         optimizer = self._optimizer
         if optimizer is None or any(
             optimizer.state.get(p) for group in optimizer.param_groups for p in group["params"]
@@ -48,93 +57,100 @@ class TorchState:
                 state[key] = value.zero_() if isinstance(value, torch.Tensor) else 0
 
     def pieces(self) -> Iterator[PieceData]:
-        for name, parameter in self._parameters():
-            for kind, tensor in [("weight", parameter.data), *self._moments(name, parameter)]:
-                yield from self._shard(name, kind, tensor, parameter.shape)
-        for name, buffer in persistent_buffers(self._module).items():
-            if self._rank == 0:
-                index = Range(0, buffer.numel())
-                yield Piece(name, "buffer", tuple(buffer.shape), index), buffer.detach().cpu().flatten()
+        for name, kind, tensor in self._tensors(optimizer=True):
+            piece = self._written(name, kind, tensor)
+            if piece is not None and piece.numel:
+                yield piece, partial(_local, tensor, piece)
+        if self._rank == 0:
+            for name, buffer in persistent_buffers(self._module).items():
+                yield buffer_piece(name, buffer), buffer.detach().cpu().flatten()
 
     def optimizer_steps(self) -> dict[str, int]:
-        steps = {}
-        for name, parameter in self._parameters():
-            state = self._optimizer.state.get(parameter, {}) if self._optimizer else {}
-            if "step" in state:
-                steps[name] = int(state["step"])
-        return steps
+        states = {name: self._state(parameter) for name, parameter in self._parameters()}
+        return {name: int(state["step"]) for name, state in states.items() if "step" in state}
+
+    def wanted(self, *, optimizer: bool) -> Iterator[Piece]:
+        if optimizer:
+            self.create()
+        for name, kind, tensor in self._tensors(optimizer=optimizer):
+            piece = _held(name, kind, tensor)
+            if piece.numel:
+                yield piece
+        for name, buffer in persistent_buffers(self._module).items():
+            yield buffer_piece(name, buffer)
 
     @torch.no_grad()
     def restore(self, read: Read, steps: Mapping[str, int] | None) -> None:
         if steps is not None:
             self.create()
-        for name, parameter in self._parameters():
-            moments = self._moments(name, parameter) if steps is not None else []
-            for kind, tensor in [("weight", parameter.data), *moments]:
-                self._fill(name, kind, tensor, read)
-            if steps is not None and name in steps:
-                self._set_step(parameter, steps[name])
+        for name, kind, tensor in self._tensors(optimizer=steps is not None):
+            piece = _held(name, kind, tensor)
+            target = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            if piece.numel:
+                target.copy_(read(piece).view(target.shape))
         for name, buffer in persistent_buffers(self._module).items():
-            index = Range(0, buffer.numel())
-            buffer.copy_(read(Piece(name, "buffer", tuple(buffer.shape), index)).view(buffer.shape))
+            buffer.copy_(read(buffer_piece(name, buffer)).view(buffer.shape))
+        for name, parameter in self._parameters() if steps is not None else ():
+            state = self._state(parameter)
+            if steps is not None and "step" in state:
+                step = steps[name]
+                state["step"] = state["step"].fill_(step) if isinstance(state["step"], torch.Tensor) else step
 
     def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         for name, parameter in self._module.named_parameters():
             yield canonical(name), parameter
 
-    def _moments(self, name: str, parameter: torch.nn.Parameter) -> list[tuple[str, torch.Tensor]]:
-        state = self._optimizer.state.get(parameter, {}) if self._optimizer else {}
-        unknown = sorted(set(state) - {"step", *MOMENTS})
-        if unknown:
-            raise UserError(
-                f"the optimizer keeps {', '.join(unknown)} for {name}, which checkpoints do not know",
-                why="checkpoints store the states of Adam's family (exp_avg, exp_avg_sq, step) under canonical names",
-                fix="use Adam, AdamW or an optimizer without state (plain SGD) with ctx.track",
-                reason="optimizer_state_unknown",
-            )
-        return [(kind, state[kind]) for kind in MOMENTS if kind in state]
+    def _state(self, parameter: torch.nn.Parameter) -> dict[str, Any]:
+        return self._optimizer.state.get(parameter, {}) if self._optimizer else {}
 
-    def _shard(self, name: str, kind: str, tensor: torch.Tensor, shape: torch.Size) -> Iterator[PieceData]:
+    def _tensors(self, *, optimizer: bool) -> Iterator[tuple[str, Kind, torch.Tensor]]:
+        for name, parameter in self._parameters():
+            yield name, "weight", parameter.data
+            state = self._state(parameter) if optimizer else {}
+            _refuse_unknown(name, state)
+            for kind in MOMENTS:
+                if kind in state:
+                    yield name, kind, state[kind]
+
+    def _written(self, name: str, kind: Kind, tensor: torch.Tensor) -> Piece | None:
         """The part of a tensor that this rank writes."""
-        whole = tuple(shape)
         if isinstance(tensor, DTensor):
-            box = _local_box(tensor)
-            if _writes(tensor) and all(box.sizes):
-                yield Piece(name, kind, whole, box), tensor.to_local().detach().float().cpu()  # type: ignore[arg-type]
-            return
-        part = split_range(tensor.numel(), self._world)[self._rank]
-        if part.a < part.b:
-            local = tensor.detach().reshape(-1)[part.a : part.b]
-            yield Piece(name, kind, whole, part), local.float().cpu()  # type: ignore[arg-type]
-
-    def _fill(self, name: str, kind: str, tensor: torch.Tensor, read: Read) -> None:
-        """Every element that this rank holds, also those that another one wrote."""
-        if isinstance(tensor, DTensor):
-            box = _local_box(tensor)
-            if all(box.sizes):
-                tensor.to_local().copy_(read(Piece(name, kind, tuple(tensor.shape), box)))  # type: ignore[arg-type]
-            return
-        value = read(Piece(name, kind, tuple(tensor.shape), Range(0, tensor.numel())))  # type: ignore[arg-type]
-        tensor.copy_(value.view(tensor.shape))
-
-    def _set_step(self, parameter: torch.nn.Parameter, step: int) -> None:
-        state = self._optimizer.state.get(parameter, {}) if self._optimizer else {}
-        if isinstance(state.get("step"), torch.Tensor):
-            state["step"].fill_(step)
-        elif "step" in state:
-            state["step"] = step
+            return _held(name, kind, tensor) if _is_first_replica(tensor) else None
+        return Piece(name, kind, tuple(tensor.shape), split_range(tensor.numel(), self._world)[self._rank])
 
 
-def _local_box(tensor: DTensor) -> Box:
+def _held(name: str, kind: Kind, tensor: torch.Tensor) -> Piece:
+    """The part of a tensor that this rank holds, also where another one writes it."""
+    if not isinstance(tensor, DTensor):
+        return whole(name, kind, tuple(tensor.shape))
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return Box(tuple(offsets), tuple(sizes))
+    return Piece(name, kind, tuple(tensor.shape), Box(tuple(offsets), tuple(sizes)))
 
 
-def _writes(tensor: DTensor) -> bool:
-    """Of ranks that replicate a shard along a mesh dimension, the first one writes it."""
+def _local(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
+    if isinstance(tensor, DTensor):
+        return on_host(tensor.to_local())
+    assert isinstance(piece.index, Range)
+    return on_host(tensor.detach().reshape(-1)[piece.index.a : piece.index.b])
+
+
+def _is_first_replica(tensor: DTensor) -> bool:
     coordinate = tensor.device_mesh.get_coordinate()
     return coordinate is not None and all(
         position == 0
         for position, placement in zip(coordinate, tensor.placements, strict=True)
         if placement.is_replicate()
     )
+
+
+def _refuse_unknown(name: str, state: Mapping[str, Any]) -> None:
+    unknown = sorted(set(state) - {"step", *MOMENTS})
+    if unknown:
+        raise UserError(
+            f"the optimizer keeps {', '.join(unknown)} for {name}, which checkpoints do not know",
+            why="they store the states of Adam's family (exp_avg, exp_avg_sq, step) under canonical names",
+            fix="use Adam, AdamW or an optimizer without state (plain SGD) with ctx.track",
+            reason="optimizer_state_unknown",
+        )

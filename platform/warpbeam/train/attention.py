@@ -1,0 +1,283 @@
+"""Attention on packed rows: examples that share a row must not see each other, and dense masks must not eat the gain.
+
+Two kernels, both told where examples begin and neither needing a mask: `varlen` (flash attention over all examples of
+a micro-batch at once; CUDA, bf16) and `sdpa-per-example` (one causal call for each example; anywhere). A model that
+cannot be given a kernel keeps its own, and transformers' block-diagonal mask from restarting positions: `block-mask`.
+Which one runs is logged and recorded with the reason, and `leak` proves on the model itself that nothing crosses.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.nn import functional
+
+from warpbeam.errors import UserError
+
+Kernel = Literal["varlen", "sdpa-per-example", "block-mask"]
+Inputs = dict[str, Any]
+
+VARLEN_MAX_HEAD_DIM = 256
+_LENGTHS_MULTIPLE = 64  # pads the list of examples, so that compiled layers see few different shapes
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a model's attention keeps examples apart, and why so."""
+
+    kernel: Kernel
+    reason: str
+
+    def inputs(self, lengths: Sequence[int], seq_len: int, device: torch.device) -> Inputs:
+        """Arguments of the model's forward for one micro-batch.
+
+        Args:
+            lengths: tokens of each example, in order, row after row; they add up to rows * seq_len.
+        """
+        if self.kernel == "block-mask":
+            return {}
+        if self.kernel == "sdpa-per-example":
+            return {"example_lengths": tuple(lengths)}
+        missing = -len(lengths) % _LENGTHS_MULTIPLE
+        ends = torch.tensor([0, *lengths, *[0] * missing], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        ends = ends.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else ends
+        return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": seq_len, "max_length_k": seq_len}
+
+
+class Unsupported(Exception):
+    """A kernel does not do what this model's attention asks for."""
+
+
+def choose(model: torch.nn.Module, device: torch.device, precision: str) -> Packing:
+    """Give `model` the best kernel that it and the device allow. Nothing falls back without a word."""
+    if not hasattr(model, "set_attn_implementation"):
+        return _chosen("block-mask", "not a transformers model: it must keep examples apart by position_ids itself")
+    asks = _asks_for(model.config)
+    if asks:
+        return _chosen("block-mask", f"the model's attention has {asks}")
+    obstacle = _varlen_obstacle(model.config, device, precision)
+    kernel: Kernel = "sdpa-per-example" if obstacle else "varlen"
+    try:
+        _give(model, kernel)
+    except (ValueError, ImportError, AttributeError) as error:
+        return _chosen("block-mask", f"the model takes no kernel: {str(error).splitlines()[0]}")
+    return _chosen(kernel, obstacle or "flash attention over all examples at once")
+
+
+def fall_back(model: torch.nn.Module, error: Unsupported) -> Packing:
+    """The model's own attention after all, because a kernel met something that it does not do."""
+    model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")  # type: ignore[operator]
+    return _chosen("block-mask", str(error))
+
+
+def _chosen(kernel: Kernel, reason: str) -> Packing:
+    log.info("attention: %s (%s)", kernel, reason)
+    return Packing(kernel, reason)
+
+
+def _asks_for(config: Any) -> str | None:
+    """What the kernels do not do, as far as the configuration tells."""
+    if getattr(config, "attn_logit_softcapping", None):
+        return "a soft cap on its logits"
+    if getattr(config, "model_type", "") in {"gpt_oss", "bloom", "mpt", "falcon_alibi"}:
+        return "sinks or position biases"
+    return None
+
+
+def _varlen_obstacle(config: Any, device: torch.device, precision: str) -> str | None:
+    """Why flash attention over packed examples cannot be used; None when it can."""
+    if device.type != "cuda":
+        return f"{device.type}: flash attention over packed examples is for CUDA"
+    if precision != "bf16":
+        return f"{precision}: flash attention takes bf16"
+    heads = getattr(config, "num_attention_heads", 1)
+    head_dim = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+    if head_dim > VARLEN_MAX_HEAD_DIM:
+        return f"head size {head_dim}: flash attention takes at most {VARLEN_MAX_HEAD_DIM}"
+    if getattr(config, "attention_dropout", 0.0) or getattr(config, "attn_pdrop", 0.0):
+        return "attention dropout: torch's varlen_attn has none"
+    try:
+        from torch.nn.attention import varlen  # noqa: F401
+    except ImportError:
+        return f"torch {torch.__version__} has no varlen_attn (2.11 or later)"
+    return _varlen_probe(device)
+
+
+def _varlen_probe(device: torch.device) -> str | None:
+    """Run the kernel on a few numbers, forward and backward, against plain attention."""
+    generator = torch.Generator(device).manual_seed(0)
+    lengths, heads = [5, 11], (4, 2, 2)
+    drawn = [torch.randn(1, h, 16, 16, device=device, generator=generator) for h in heads]
+    leaves = [tensor.bfloat16().requires_grad_() for tensor in drawn]
+    ends = torch.tensor([0, 5, 16], dtype=torch.int32, device=device)
+    try:
+        ours, _ = varlen_attention(None, *leaves, cu_seq_lens_q=ends, max_length_q=11)
+        grads = torch.autograd.grad(ours.float().square().sum(), leaves)
+    except (RuntimeError, TypeError, NotImplementedError, Unsupported) as error:
+        return f"varlen_attn does not run here: {str(error).splitlines()[0][:200]}"
+    plain, _ = per_example_attention(None, *leaves, example_lengths=lengths)
+    wanted = torch.autograd.grad(plain.float().square().sum(), leaves)
+    pairs = [(ours, plain), *zip(grads, wanted, strict=True)]
+    worst = max(float((a.float() - b.float()).abs().max() / (b.float().abs().max() + 1e-6)) for a, b in pairs)
+    return None if worst < 0.05 else f"varlen_attn differs from plain attention here by {worst:.1%}"
+
+
+def _give(model: Any, kernel: Kernel) -> None:
+    from transformers import AttentionInterface
+
+    function = {"varlen": varlen_attention, "sdpa-per-example": per_example_attention}[kernel]
+    AttentionInterface.register(f"warpbeam-{kernel}", function)
+    model.set_attn_implementation(f"warpbeam-{kernel}")
+    if model.config._attn_implementation != f"warpbeam-{kernel}":
+        raise ValueError(f"{type(model).__name__} kept {model.config._attn_implementation}")
+
+
+def per_example_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *,
+    example_lengths: Sequence[int] | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention of each example with itself. Query, key, value [rows, heads, seq_len, head_dim].
+
+    The cost is that of the examples, not of the rows' squares: at 1024 tokens with examples of 150 a fifth.
+    """
+    if example_lengths is None:
+        raise Unsupported(f"{type(module).__name__} does not hand its arguments on to the kernel")
+    _refuse(others, attention_mask)
+    rows, heads, seq_len, _ = query.shape
+    # [rows * seq_len, heads, head_dim] without a copy: projections come out that way.
+    flat = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))
+    parts = [torch.split(tensor, list(example_lengths)) for tensor in flat]
+    outputs = []
+    for q, k, v in zip(*parts, strict=True):
+        mask = _band(len(q), sliding_window, q.device)
+        output = functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            k.transpose(0, 1)[None],
+            v.transpose(0, 1)[None],
+            attn_mask=mask,
+            is_causal=mask is None,
+            dropout_p=dropout,
+            scale=scaling,
+            enable_gqa=key.shape[1] != heads,
+        )
+        outputs.append(output[0].transpose(0, 1))
+    return torch.cat(outputs).view(rows, seq_len, heads, value.shape[-1]), None
+
+
+def _band(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
+    """Causal mask of a sliding window; None where the window holds the whole example."""
+    if window is None or length <= window:
+        return None
+    distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)[None, :]
+    return (distance >= 0) & (distance < window)
+
+
+def varlen_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int = 0,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention of each example with itself, in one kernel. Shapes as in `per_example_attention`."""
+    if cu_seq_lens_q is None:
+        raise Unsupported(f"{type(module).__name__} does not hand its arguments on to the kernel")
+    if dropout:
+        raise Unsupported("attention dropout: torch's varlen_attn has none")
+    _refuse(others, attention_mask)
+    from torch.nn.attention.varlen import varlen_attn
+
+    rows, heads, seq_len, _ = query.shape
+    q, k, v = (t.transpose(1, 2).flatten(0, 1).to(torch.bfloat16) for t in (query, key, value))
+    options = _varlen_options(sliding_window, grouped=key.shape[1] != heads)
+    output = varlen_attn(q, k, v, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q, scale=scaling, **options)
+    return output.view(rows, seq_len, heads, value.shape[-1]), None  # type: ignore[union-attr]
+
+
+def _varlen_options(window: int | None, *, grouped: bool) -> dict[str, Any]:
+    """torch 2.10 says `is_causal`, later ones a window; grouped heads must be announced since they are checked."""
+    parameters = _varlen_parameters()
+    options: dict[str, Any] = {}
+    if "window_size" in parameters:
+        options["window_size"] = (-1 if window is None else window - 1, 0)
+    elif window is None:
+        options["is_causal"] = True
+    else:
+        raise Unsupported(f"a sliding window: torch {torch.__version__}'s varlen_attn has none")
+    if grouped and "enable_gqa" in parameters:
+        options["enable_gqa"] = True
+    return options
+
+
+def _varlen_parameters() -> frozenset[str]:
+    from torch.nn.attention.varlen import varlen_attn
+
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def _refuse(others: Inputs, mask: torch.Tensor | None) -> None:
+    """What would silently change the result if it were ignored."""
+    if mask is not None:
+        raise Unsupported("the model makes a mask of its own")
+    for name in ("softcap", "s_aux", "position_bias", "head_mask"):
+        if others.get(name) is not None:
+            raise Unsupported(f"the model's attention has {name}")
+
+
+@torch.no_grad()
+def leak(module: torch.nn.Module, packing: Packing, vocabulary: int, device: torch.device, *, positions: bool) -> float:
+    """How much an example's logits change when its neighbour in the row changes, relative to their size. 0 is right.
+
+    Collective where the model is sharded. Draws no random numbers.
+    """
+    lengths = [7, 9]
+    length = sum(lengths)
+    first = torch.arange(length, device=device) % max(2, min(vocabulary, 64))
+    second = first.clone()
+    second[: lengths[0]] = (second[: lengths[0]] + 1) % max(2, min(vocabulary, 64))
+    places = torch.cat([torch.arange(n, device=device) for n in lengths])[None]
+    inputs = {"use_cache": False, **packing.inputs(lengths, length, device)}
+    if positions:
+        inputs["position_ids"] = places
+    was_training = module.training
+    module.eval()
+    try:
+        one, two = (module(input_ids=ids[None], **inputs).logits[0, lengths[0] :].float() for ids in (first, second))
+    finally:
+        module.train(was_training)
+    return float((one - two).abs().max() / (one.abs().max() + 1e-9))
+
+
+def refuse_leak(model: torch.nn.Module, packing: Packing, amount: float) -> None:
+    """Raise when packed examples of this model see each other."""
+    if amount <= 1e-4:
+        return
+    family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    raise UserError(
+        f"{family} models cannot be trained on packed rows: an example sees its neighbour in the row",
+        why=f"changing one example changed the next one's logits by {amount:.1e} of their size ({packing.kernel})",
+        fix="set `packing: false` under data:",
+        reason="packing_leaks",
+    )

@@ -1,0 +1,244 @@
+"""The model of a job: from a configuration, or an empty shell that its weights are then read into.
+
+No rank ever holds the whole of a sharded model: under ZeRO-3 the shell is born in pieces, and each rank reads only its
+own ranges of the weights, by the same way that a checkpoint is restored. From scratch every rank draws the same
+numbers, whatever the world.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warpbeam.errors import UserError
+from warpbeam.train import hooks
+
+if TYPE_CHECKING:
+    from warpbeam.checkpoint.weights import HfWeights
+    from warpbeam.job import Job
+    from warpbeam.plan.plan import Plan
+    from warpbeam.storage.config import StorageConfig
+
+BORN_SHARDED = 1_000_000_000
+"""Parameters from which on a model from scratch is initialised in pieces too; below, the whole fits anywhere."""
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Built:
+    """A model, and where its weights are to come from (None: it has them)."""
+
+    module: torch.nn.Module
+    base: HfWeights | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> Any:
+        """Of a transformers model; None for a module of the user's own."""
+        return getattr(self.module, "config", None)
+
+
+def build(
+    job: Job,
+    plan: Plan,
+    root: Path,
+    storage: StorageConfig,
+    tokenizer: Any,
+    *,
+    device: torch.device,
+    cache_dir: Path,
+) -> Built:
+    """Build the job's model. Collective under ZeRO-3.
+
+    Args:
+        tokenizer: of the prepared data; its vocabulary must fit the embedding.
+        cache_dir: on this node's disk, for weights that are fetched.
+
+    Raises:
+        UserError: an unknown model, a vocabulary that does not fit, a hook that returns no module.
+    """
+    if job.code.model:
+        return Built(_from_hook(job))
+    base: HfWeights | None = None
+    if job.model.path:
+        base = _weights(job, root, storage, cache_dir)
+        config = _read_config(base.folder, job.model.trust_remote_code)
+    else:
+        config = scratch_config(job.model.config or {}, tokenizer)
+    _check_vocabulary(config, tokenizer, chat=job.train.method == "sft")
+    module = _make(config, plan, trust_remote_code=job.model.trust_remote_code, empty=base is not None, device=device)
+    if base is not None:
+        base = _with_prefix(base, module)
+    if job.train.activation_checkpointing:
+        _checkpoint_activations(module)
+    module.train()
+    return Built(module, base)
+
+
+def scratch_config(given: Mapping[str, Any], tokenizer: Any) -> Any:
+    """A transformers configuration from the job's mapping; what the tokenizer knows is filled in."""
+    from transformers import AutoConfig
+
+    from warpbeam.data.tokenizer import vocabulary_size
+
+    settings = {"vocab_size": vocabulary_size(tokenizer), **given}
+    model_type = settings.pop("model_type", None)
+    settings.setdefault("bos_token_id", tokenizer.bos_token_id)
+    settings.setdefault("eos_token_id", tokenizer.eos_token_id)
+    if model_type is None:
+        raise UserError(
+            "model.config has no model_type",
+            fix="write for example `model_type: qwen2` under model.config:",
+            reason="no_model_type",
+        )
+    try:
+        return AutoConfig.for_model(model_type, **settings)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"model.config is not a configuration of {model_type!r}",
+            why=str(error).strip().splitlines()[0][:300],
+            fix="use the keys of that model's config.json",
+            reason="bad_model_config",
+        ) from error
+
+
+def settings_for_export(config: Any, tokenizer: Any) -> dict[str, Any]:
+    """generation_config.json: where generation stops, and what fills up a batch."""
+    from warpbeam.data.tokenizer import stop_ids
+
+    return {
+        "_from_model_config": False,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": list(stop_ids(tokenizer)) or config.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _from_hook(job: Job) -> torch.nn.Module:
+    target = job.code.model or ""
+    module = hooks.load(target, "code.model")(job)
+    if not isinstance(module, torch.nn.Module):
+        raise UserError(
+            f"code.model: {target} returned {type(module).__name__}",
+            fix="return a torch.nn.Module that takes input_ids and returns logits",
+            reason="model_hook",
+        )
+    return module
+
+
+def _weights(job: Job, root: Path, storage: StorageConfig, cache_dir: Path) -> HfWeights:
+    from warpbeam.checkpoint.weights import HfWeights, fetch_model_folder
+
+    path = job.model.path or ""
+    if "://" not in path:
+        path = str(root / Path(path).expanduser())
+    return HfWeights(fetch_model_folder(path, storage, cache_dir, revision=job.model.revision))
+
+
+def _with_prefix(weights: HfWeights, module: torch.nn.Module) -> HfWeights:
+    """Base models are published with and without the class's prefix before their tensors' names."""
+    from warpbeam.checkpoint.weights import HfWeights
+
+    return HfWeights(weights.folder, base_prefix=getattr(module, "base_model_prefix", ""))
+
+
+def _read_config(folder: Path, trust_remote_code: bool) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"the configuration of the model in {folder} cannot be used",
+            why=str(error).strip().splitlines()[0][:300],
+            fix="check model.path; a model with code of its own needs model.trust_remote_code: true",
+            reason="bad_model_config",
+        ) from error
+
+
+def _check_vocabulary(config: Any, tokenizer: Any, *, chat: bool) -> None:
+    from warpbeam.data.tokenizer import check_tokenizer
+
+    check_tokenizer(tokenizer, chat=chat, embedding_rows=getattr(config.get_text_config(), "vocab_size", None))
+
+
+def _make(config: Any, plan: Plan, *, trust_remote_code: bool, empty: bool, device: torch.device) -> torch.nn.Module:
+    """The module: drawn from the seeded generator, or empty; in pieces where it is large and ZeRO-3 shards it."""
+    pad, config.pad_token_id = config.pad_token_id, None  # else that row of the embedding would never be trained
+    config.use_cache = False
+    in_pieces = plan.strategy == "zero3" and (empty or (plan.parameters or 0) >= BORN_SHARDED)
+    dtype = torch.bfloat16 if plan.precision == "bf16" and empty and plan.strategy != "ddp" else torch.float32
+    with ExitStack() as stack:
+        stack.enter_context(_uninitialised())
+        if in_pieces:
+            stack.enter_context(_sharded_at_birth(plan))
+        elif empty and device.type == "cuda":
+            stack.enter_context(device)
+        module = _instantiate(config, dtype, trust_remote_code)
+    module.tie_weights()
+    if not empty:
+        _initialise(module, in_pieces)
+    config.pad_token_id = pad
+    config.architectures = [type(module).__name__]
+    return module if in_pieces else module.to(device)  # type: ignore[no-any-return]
+
+
+def _instantiate(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        raise UserError(
+            f"no causal language model can be built from the configuration of {config.model_type!r}",
+            why=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}",
+            fix="check the configuration, or build the model yourself: code.model",
+            reason="model_not_built",
+        ) from error
+
+
+def _initialise(module: Any, in_pieces: bool) -> None:
+    """Draw the weights: the same numbers in one piece on each rank as cut up over all (where rank 0 draws)."""
+    if not in_pieces:
+        module.initialize_weights()
+        return
+    from transformers.integrations.deepspeed import initialize_weights_zero3
+
+    initialize_weights_zero3(module)
+
+
+@contextmanager
+def _uninitialised() -> Iterator[None]:
+    """Build without drawing random numbers: every value is about to be read, or drawn afterwards."""
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        yield
+
+
+@contextmanager
+def _sharded_at_birth(plan: Plan) -> Iterator[None]:
+    """Each module's parameters are cut up as soon as it is made, so that the whole never exists."""
+    from transformers.integrations.deepspeed import prevent_arange_dtype_change
+
+    from warpbeam.train.strategies.deepspeed import import_deepspeed
+
+    deepspeed = import_deepspeed()
+    with prevent_arange_dtype_change(), deepspeed.zero.Init(config_dict_or_path=plan.deepspeed):
+        yield
+
+
+def _checkpoint_activations(module: torch.nn.Module) -> None:
+    if not hasattr(module, "gradient_checkpointing_enable"):
+        raise UserError(
+            f"{type(module).__name__} cannot recompute activations",
+            fix="set activation_checkpointing: false under train:",
+            reason="no_activation_checkpointing",
+        )
+    module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
