@@ -103,18 +103,11 @@ def inspect_data(
             reason="no_records",
         )
     format_name, others, fields = guess_format([value for value, _ in values])
-    lengths = []
-    for value, where in values:
-        try:
-            lengths.append(_length(normalise(value, format_name, fields), tokenizer))
-        except (BadRecordError, ChatError) as error:
-            bad[error.reason] += 1
-            if len(described) < KEPT_PLACES:
-                detail = error.what if isinstance(error, ChatError) else error.detail
-                described += tuple(describe_places([where._replace(reason=error.reason, detail=detail)], config))
+    lengths, misfits = _measure(values, format_name, fields, tokenizer)
+    bad.update(place.reason for place in misfits)
+    described += tuple(describe_places(misfits[: KEPT_PLACES - len(described)], config))
     if not lengths:
         raise UserError(f"no record of {path} fits format {format_name}", why=described[0], reason="unknown_format")
-    lengths.sort()
     return DataReport(
         path=path,
         expansion=expansion,
@@ -132,6 +125,22 @@ def inspect_data(
         seq_len=proposed_seq_len(lengths, format_name),
         histogram=_histogram(lengths),
     )
+
+
+def _measure(
+    values: Sequence[tuple[dict[str, Any] | str, BadPlace]], format_name: str, fields: dict[str, str], tokenizer: Any
+) -> tuple[list[int], list[BadPlace]]:
+    """Lengths in tokens, ascending, and the places of the records that do not have the format."""
+    lengths: list[int] = []
+    misfits: list[BadPlace] = []
+    for value, place in values:
+        try:
+            lengths.append(_length(normalise(value, format_name, fields), tokenizer))
+        except BadRecordError as error:
+            misfits.append(place._replace(reason=error.reason, detail=error.detail))
+        except ChatError as error:
+            misfits.append(place._replace(reason=error.reason, detail=error.what))
+    return sorted(lengths), misfits
 
 
 def proposed_seq_len(lengths: Sequence[int], format_name: str) -> int:
