@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from warpbeam.record.capture import ship_rest
 from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import request_stop
-from warpbeam.record.writer import RecordWriter
+from warpbeam.record.writer import RecordWriter, read_steps
 
 TICK_S = 0.1
 CALL_OFF_S = 20.0  # how long waiting ranks may take to notice that there will be no training
@@ -169,7 +170,10 @@ class Attempt:
         beats = self.opened.view.heartbeats(self.claim.attempt)
         ranks = [beat for who, (beat, _) in beats.items() if who.startswith("rank-")]
         outcome = None if self.group.ending else self._outcome()
-        step = max([0, *(int(beat["step"]) for beat in ranks), *(int(row["step"]) for row in self.watch.rows[-1:])])
+        steps = [int(beat["step"]) for beat in ranks] + [int(row["step"]) for row in self.watch.rows[-1:]]
+        step = max([0, *steps, *read_steps(self.log_dir).values()])
+        if not list(self.log_dir.glob("*.log")):  # what could not be shipped stays
+            shutil.rmtree(self.log_dir, ignore_errors=True)
         ending = self.group.ending
         if ending is None and outcome is None:
             ending = Ending(Cause.UNKNOWN, "the ranks ended without an outcome", "no_outcome")

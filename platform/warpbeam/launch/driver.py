@@ -12,7 +12,6 @@ import json
 import os
 import secrets as random
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -239,11 +238,16 @@ class Driver:
         return fate
 
     def _buckets(self) -> dict[str, float]:
-        """The driver counts the ranks' time as compute; what they measured themselves takes its place."""
+        """The driver counts the ranks' time as compute; what they measured themselves takes its place.
+
+        What they did not account for is start-up in an attempt that ended well; in one that broke, nobody knows.
+        """
         totals = self.clock.totals()
-        window_s = totals.pop(Phase.COMPUTE.value)
-        ranks = [rank for end in self.ends for rank in end.ranks]
-        return place_ranks(totals, window_s, [_sum(ranks, len(self.ends[-1].ranks))] if ranks else [])
+        unclaimed_s = totals.pop(Phase.COMPUTE.value) - sum(end.window_s for end in self.ends)
+        totals[Phase.IDLE.value] += max(0.0, unclaimed_s)  # of an attempt that was killed from here
+        for end in self.ends:
+            totals = place_ranks(totals, end.window_s, end.ranks, Phase.IDLE if end.ending else Phase.START)
+        return totals
 
     def _timeline(self) -> dict[str, float]:
         first = self.ends[0].timeline_s if self.ends else {}
@@ -252,9 +256,3 @@ class Driver:
 
     def _on_first_signal(self) -> None:
         self.reporter.warn("stopping after the current step, with a checkpoint; once more ends it at once")
-
-
-def _sum(ranks: Sequence[dict[str, float]], world_size: int) -> dict[str, float]:
-    """Totals of several attempts' ranks, averaged over the ranks of one."""
-    names = {name for rank in ranks for name in rank}
-    return {name: sum(rank.get(name, 0.0) for rank in ranks) / max(1, world_size) for name in names}

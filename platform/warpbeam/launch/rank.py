@@ -21,6 +21,7 @@ from warpbeam.errors import WarpbeamError
 from warpbeam.launch import secrets
 from warpbeam.record import keys
 from warpbeam.record.capture import Capture
+from warpbeam.record.writer import STEP_DIR_VARIABLE
 from warpbeam.storage.layout import heartbeat_key
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def rank_main(task_dict: dict[str, Any]) -> None:
     root = _enter_bundle(task)
     spec = json.loads(task.spec)
     hidden = _take_environment(spec)
+    os.environ[STEP_DIR_VARIABLE] = task.log_dir
     store = _open_store(spec)
     store.put(heartbeat_key(task.team, task.run, task.attempt, who), _first_beat(task, who))
     with Capture(store, task.team, task.run, task.attempt, who, Path(task.log_dir), secrets=hidden):

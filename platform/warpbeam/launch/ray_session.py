@@ -136,8 +136,11 @@ class RaySession:
 
     def _start(self) -> None:
         import ray
+        import ray._private.worker as driver_side
 
         logging.getLogger("ray").setLevel(logging.ERROR)
+        # Whatever `log_to_driver` says, Ray prints raylets' essays on dead workers to stdout; we report those deaths.
+        driver_side.print_to_stdstream = lambda *arguments, **options: None
         if self._address is not None:
             ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             return

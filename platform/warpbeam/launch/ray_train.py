@@ -182,8 +182,7 @@ def _death(failure: BaseException) -> tuple[Cause, str] | None:
     if isinstance(failure, NodeDiedError) or "node died" in text.lower() or "node has died" in text.lower():
         return Cause.NODE_LOST, "was lost with its machine"
     if isinstance(failure, RayActorError):
-        detail = next((line.strip() for line in text.splitlines() if "SIGKILL" in line or "SYSTEM_ERROR" in line), "")
-        return Cause.WORKER_DIED, "died" + (f" ({detail[:200]})" if detail else " without a word")
+        return Cause.WORKER_DIED, "died without a word: killed (as when memory runs out) or crashed in native code"
     return None
 
 

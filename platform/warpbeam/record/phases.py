@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -82,18 +82,20 @@ class PhaseClock:
         self._since = now
 
 
-def place_ranks(driver: Mapping[str, float], window_s: float, ranks: list[Mapping[str, float]]) -> dict[str, float]:
+def place_ranks(
+    driver: Mapping[str, float], window_s: float, ranks: Sequence[Mapping[str, float]], rest: Phase = Phase.START
+) -> dict[str, float]:
     """The buckets of a whole attempt: what the ranks measured, laid into the driver's window around them.
 
     Args:
         driver: the driver's own buckets, without the window in which workers were up.
         window_s: how long the driver waited for the worker group.
         ranks: the last known totals of each rank; a rank that was killed stopped reporting before its end.
+        rest: what the window holds beyond the ranks' own totals counts as.
 
     Returns:
-        Seconds by bucket that add up to `sum(driver) + window_s`. Ranks are averaged; what the window holds beyond
-        them is worker start-up or tear-down, so it counts as `start`. Ranks that report more than the window (clocks
-        that started earlier) are scaled to it.
+        Seconds by bucket that add up to `sum(driver) + window_s`. Ranks are averaged; when they report more than the
+        window (clocks that started earlier) they are scaled to it.
     """
     out = {phase.value: driver.get(phase.value, 0.0) for phase in Phase}
     mean = {phase.value: sum(rank.get(phase.value, 0.0) for rank in ranks) / max(1, len(ranks)) for phase in Phase}
@@ -101,5 +103,5 @@ def place_ranks(driver: Mapping[str, float], window_s: float, ranks: list[Mappin
     scale = min(1.0, window_s / reported_s) if reported_s > 0 else 0.0
     for name, seconds in mean.items():
         out[name] += seconds * scale
-    out[Phase.START.value] += window_s - reported_s * scale
+    out[rest.value] += window_s - reported_s * scale
     return out
