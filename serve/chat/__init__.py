@@ -1,0 +1,1 @@
+"""A chat endpoint to copy."""

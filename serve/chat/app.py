@@ -1,0 +1,18 @@
+"""A chat endpoint to copy: the library's application under a name of your own.
+
+    serve run serve.chat.app:app model=/path/to/an/export      # this machine, in the foreground
+    serve deploy serve/chat/serve.yaml                         # a running cluster
+
+Copy the folder and change what is yours: defaults below, sizes in serve.yaml. `warpbeam deploy` needs none of it.
+"""
+
+from __future__ import annotations
+
+from ray.serve import Application
+
+from warpbeam.serve.app import AppArgs, build_app
+
+
+def app(args: AppArgs) -> Application:
+    """Ray Serve calls this with serve.yaml's `args`, or with the command line's `key=value`s."""
+    return build_app(args)
