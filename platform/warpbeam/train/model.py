@@ -8,6 +8,8 @@ numbers, whatever the world.
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warpbeam.errors import UserError
+from warpbeam.storage import layout
 from warpbeam.train import hooks
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from warpbeam.job import Job
     from warpbeam.plan.plan import Plan
     from warpbeam.storage.config import StorageConfig
+    from warpbeam.storage.store import ObjectStore
 
 BORN_SHARDED = 1_000_000_000
 """Parameters from which on a model from scratch is initialised in pieces too; below, the whole fits anywhere."""
@@ -108,16 +112,36 @@ def scratch_config(given: Mapping[str, Any], tokenizer: Any) -> Any:
         ) from error
 
 
-def settings_for_export(config: Any, tokenizer: Any) -> dict[str, Any]:
-    """generation_config.json: where generation stops, and what fills up a batch."""
+def write_model_files(store: ObjectStore, job: Job, built: Built | None, tokenizer: Any) -> None:
+    """The model's small files beside the run, once: an export copies them. config.json comes last."""
+    prefix = layout.run_model_prefix(job.team, job.name)
+    if store.head(f"{prefix}/config.json") is not None:
+        return
+    with tempfile.TemporaryDirectory(prefix="warpbeam-model-") as name:
+        folder = Path(name)
+        tokenizer.save_pretrained(folder)
+        if built is not None and hasattr(built.config, "save_pretrained"):
+            built.config.save_pretrained(folder)
+            _generation_config(built.config, tokenizer).save_pretrained(folder)
+        if built is not None and built.base is not None and job.model.trust_remote_code:
+            for path in built.base.folder.glob("*.py"):
+                shutil.copy(path, folder / path.name)
+        files = [path for path in folder.iterdir() if path.is_file()]
+        for path in sorted(files, key=lambda path: path.name == "config.json"):
+            store.upload(path, f"{prefix}/{path.name}")
+
+
+def _generation_config(config: Any, tokenizer: Any) -> Any:
+    """Where generation stops, by the tokenizer's own rules, and what fills up a batch."""
+    from transformers import GenerationConfig
+
     from warpbeam.data.tokenizer import stop_ids
 
-    return {
-        "_from_model_config": False,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": list(stop_ids(tokenizer)) or config.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    return GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=list(stop_ids(tokenizer)) or config.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
 
 
 def _from_hook(job: Job) -> torch.nn.Module:

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import torch
 
 from warpbeam.checkpoint.pieces import Kind, Piece, whole
 
-if TYPE_CHECKING:
-    import torch
-
-Produce = Callable[[], "torch.Tensor"]
-PieceData = tuple[Piece, "torch.Tensor | Produce"]
-Read = Callable[[Piece], "torch.Tensor"]
+Produce = Callable[[], torch.Tensor]
+PieceData = tuple[Piece, torch.Tensor | Produce]
+Read = Callable[[Piece], torch.Tensor]
 
 # Optimizer states that a checkpoint stores beside the weights, by the names that torch's AdamW gives them.
 MOMENTS: tuple[Kind, Kind] = ("exp_avg", "exp_avg_sq")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 
@@ -16,3 +19,10 @@ class Tracked(TorchState):
         bare = module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
         super().__init__(bare, optimizer, rank, world)
         self.module = module
+
+
+@contextmanager
+def no_gradients() -> Iterator[None]:
+    """Forward passes that nobody will differentiate."""
+    with torch.no_grad():
+        yield

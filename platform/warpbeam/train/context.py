@@ -1,0 +1,414 @@
+"""The Context: what every training loop gets, the built-in ones and the user's own.
+
+    def train(ctx):
+        model = ctx.build_model()                                # or any torch module
+        optimizer = torch.optim.AdamW(model.parameters())
+        ctx.track(model=model, optimizer=optimizer)              # restored where there is something to restore
+        for batch in ctx.batches():                              # begins where the state says
+            loss = ctx.loss(model, batch) / batch.global_loss_tokens
+            (loss * ctx.grad_scale).backward()                   # gradients are sums over ranks, not means
+            if batch.last:
+                optimizer.step(); optimizer.zero_grad()
+                ctx.step(loss=loss)                              # metrics, heartbeat, checkpoint when due, stop
+
+The loop owns the mathematics; the Context owns everything around it: data in order, the learning rate of each step,
+evaluation, metrics, checkpoints, resuming, stopping. All ranks call all methods in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from warpbeam.checkpoint.rng import capture_rng, restore_rng
+from warpbeam.data.reader import BatchReader, EvalReader
+from warpbeam.errors import RunFailed, UserError
+from warpbeam.plan.schedule import lr_of
+from warpbeam.record.phases import Phase, PhaseClock
+from warpbeam.train import attention, hooks, seeds
+from warpbeam.train.batch import Batch, make_batch
+from warpbeam.train.callbacks.base import Callbacks
+from warpbeam.train.evaluate import EvalResult, LossSum, evaluate
+from warpbeam.train.flops import model_flops_per_token
+from warpbeam.train.loss import CausalLoss
+from warpbeam.train.metrics import Sink, StepMeter
+from warpbeam.train.model import Built, build, write_model_files
+from warpbeam.train.ranks import Ranks
+from warpbeam.train.saving import Checkpoints
+from warpbeam.train.strategies.base import Saved, Strategy
+from warpbeam.train.strategies.build import make_strategy
+from warpbeam.train.strategies.tracked import Tracked, no_gradients
+
+if TYPE_CHECKING:
+    from warpbeam.data.dataset import Dataset
+    from warpbeam.job import Job
+    from warpbeam.plan.plan import Plan
+    from warpbeam.storage.config import StorageConfig
+    from warpbeam.storage.store import ObjectStore
+
+
+@dataclass(kw_only=True)
+class Setup:
+    """What the engine hands to a Context.
+
+    Attributes:
+        scratch: a folder on this node's disk, shared by its ranks.
+        peak_flops: of one accelerator, where it is known.
+        stop: set by whoever wants this process to stop (a signal handler of the launcher's).
+    """
+
+    job: Job
+    plan: Plan
+    root: Path
+    attempt: str
+    storage: StorageConfig
+    store: ObjectStore
+    ranks: Ranks
+    device: torch.device
+    sink: Sink
+    clock: PhaseClock
+    checkpoints: Checkpoints
+    train_data: Dataset
+    eval_data: Dataset | None
+    tokenizer: Any
+    total_steps: int
+    scratch: Path
+    peak_flops: float | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
+
+
+class Context:
+    """One rank's side of a run.
+
+    Attributes:
+        job, plan, tokenizer, device: what is trained, how, with what, where.
+        rank, world_size: of this process.
+        record: where events and metrics go.
+        total_steps: of the whole run.
+        step_done: optimizer steps that are behind us, those of earlier attempts too.
+        grad_scale: undoes the averaging over ranks that DDP, FSDP2 and DeepSpeed do.
+        stopping: somebody has asked the run to stop; `batches()` ends after the step.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self.job, self.plan, self.root, self.attempt = setup.job, setup.plan, setup.root, setup.attempt
+        self.tokenizer, self.device = setup.tokenizer, setup.device
+        self.rank, self.world_size = setup.ranks.rank, setup.ranks.world_size
+        self.record, self.store, self.total_steps = setup.sink, setup.store, setup.total_steps
+        self.step_done = 0
+        self.grad_scale = float(self.world_size)
+        self.stopping = False
+        self.first_eval: EvalResult | None = None
+        self.last_eval: EvalResult | None = None
+        self.last_row: dict[str, Any] = {}
+        self.packing: attention.Packing | None = None
+        self._built: Built | None = None
+        self._state: Saved | None = None
+        self._module: torch.nn.Module | None = None
+        self._loss: LossSum | None = None
+        self._forward_only: Callable[[], AbstractContextManager[None]] = no_gradients
+        self._rng: dict[str, torch.Tensor] | None = None
+        self._eval_step = self._saved_step = -1
+        self._pending: Batch | None = None
+        self._meter: StepMeter | None = None
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the step in progress: a pure function of its number."""
+        return lr_of(self.job.train, min(self.step_done + 1, self.total_steps), self.total_steps)
+
+    def loss(self, module: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """Sum of the losses of a micro-batch's tokens, by the job's own hook where it names one."""
+        if self._loss is None:
+            raise UserError("ctx.loss needs the model", fix="call ctx.shard or ctx.track first", reason="context_order")
+        return self._loss(module, batch)
+
+    # --- before the loop ------------------------------------------------------------------------------------------
+
+    def build_model(self) -> torch.nn.Module:
+        """The job's model, the same on every rank; its weights come when it is sharded or tracked."""
+        setup = self._setup
+        seeds.seed_all(self.job.train.seed)
+        self._built = build(
+            self.job,
+            self.plan,
+            self.root,
+            setup.storage,
+            self.tokenizer,
+            device=self.device,
+            cache_dir=setup.scratch / "models",
+        )
+        self.packing = attention.choose(self._built.module, self.device, self.plan.precision)
+        return self._built.module
+
+    def shard(self, model: torch.nn.Module) -> Strategy:
+        """Spread the model as the plan says, with an optimizer; restored where there is something to restore."""
+        strategy = make_strategy(model, self.plan, self.job.train)
+        self.grad_scale = strategy.grad_scale
+        self._forward_only = strategy.forward_only
+        self._adopt(model, strategy.module, strategy, strategy.name)
+        return strategy
+
+    def track(
+        self, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None, loss: LossSum | None = None
+    ) -> Tracked:
+        """Save and restore a loop's own model and optimizer: plain modules, DDP, FSDP2.
+
+        Args:
+            optimizer: built after sharding, as torch wants it.
+            loss: `loss(model, batch) -> sum` for evaluation, where the model is not a causal language model.
+        """
+        tracked = Tracked(model, optimizer)
+        self._loss = loss
+        self._adopt(model, model, tracked, "own loop")
+        return tracked
+
+    def _adopt(self, bare: torch.nn.Module, module: torch.nn.Module, state: Saved, name: str) -> None:
+        self._module, self._state = module, state
+        if self._loss is None:
+            hook = hooks.load(self.job.code.loss, "code.loss") if self.job.code.loss else None
+            self._loss = CausalLoss(bare, hook)
+        parameters = sum(getattr(p, "ds_numel", p.numel()) for p in bare.parameters())
+        self._make_meter(bare, parameters)
+        restored = self._setup.checkpoints.restore(state)
+        if restored is not None:
+            self.step_done = self._saved_step = restored.step
+            self._rng = restored.rng
+            first = restored.state.get("first_eval")
+            self.first_eval = EvalResult(*first) if first else None
+        elif self._built is not None and self._built.base is not None:
+            with self._setup.clock.phase(Phase.START):
+                state.restore(self._built.base.read, None)
+        if self._built is not None and bare is self._built.module:
+            self._check_packing(module)
+        if self.rank == 0 and restored is None:
+            write_model_files(self._setup.store, self.job, self._built, self.tokenizer)
+        self.record.event(
+            "model_ready",
+            strategy=name,
+            parameters=parameters,
+            attention=self.packing.kernel if self.packing else None,
+            attention_reason=self.packing.reason if self.packing else None,
+            start_step=self.step_done,
+        )
+
+    def _check_packing(self, module: torch.nn.Module) -> None:
+        """Prove on this very model that packed examples do not see each other."""
+        assert self._built is not None
+        if self._built.config is None or self.packing is None or not self.job.data.packing:
+            return
+        vocabulary = getattr(self._built.config, "vocab_size", 64)
+        with self._forward_only():
+            self.packing, amount = attention.prove(self._built.module, module, self.packing, vocabulary, self.device)
+        attention.refuse_leak(self._built.module, self.packing, amount)
+
+    def _make_meter(self, model: torch.nn.Module, parameters: int) -> None:
+        config = getattr(model, "config", None)
+        flops = model_flops_per_token(config, parameters, self.plan.seq_len) if config is not None else None
+        self._meter = StepMeter(
+            tokens_per_step=self.plan.tokens_per_step,
+            world_size=self.world_size,
+            device=self.device,
+            flops_per_token=flops,
+            peak_flops=self._setup.peak_flops,
+        )
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[Batch]:
+        """This rank's micro-batches, from the first step not done to the last; ends early when asked to stop."""
+        if self._state is None or self._meter is None:
+            raise UserError(
+                "ctx.batches() came before the model", fix="call ctx.shard or ctx.track first", reason="context_order"
+            )
+        self._begin()
+        if self.step_done >= self.total_steps or self.stopping:
+            return
+        setup, plan = self._setup, self.plan
+        reader = BatchReader(
+            setup.train_data,
+            self.job.train.seed,
+            plan.global_batch,
+            self.rank,
+            self.world_size,
+            plan.micro_batch,
+            plan.accumulation,
+            self.step_done,
+            setup.scratch / "parts",
+            end_step=self.total_steps,
+            weights=[source.weight for source in self.job.data.train],
+            on_wait=lambda text: setup.sink.beat(self.step_done, text),
+        )
+        with reader:
+            self._meter.restart()
+            while not self.stopping:
+                waiting_since = time.perf_counter()
+                with setup.clock.phase(Phase.DATA_WAIT):
+                    rows = next(reader, None)
+                if rows is None:
+                    break
+                batch = make_batch(rows, self.packing, self.device)
+                self._meter.data_wait_s += time.perf_counter() - waiting_since
+                self._pending = batch
+                yield batch
+                if batch.last and self._pending is batch:
+                    raise UserError(
+                        f"the loop did not end step {batch.step}",
+                        fix="call ctx.step(loss=...) after the optimizer's step, when batch.last is true",
+                        reason="context_order",
+                    )
+        setup.clock.switch(Phase.IDLE)
+
+    def _begin(self) -> None:
+        """The held-out loss before the first step, callbacks; random numbers last, whatever was drawn until then."""
+        if self.step_done == 0 and self._setup.eval_data is not None:
+            self._evaluate()
+        self._setup.callbacks.tell("on_start", self)
+        if self._rng is not None:
+            restore_rng(self._rng)
+        else:
+            seeds.seed_rank(self.job.train.seed + self.step_done, self.rank)
+        self._setup.clock.switch(Phase.COMPUTE)
+
+    def step(
+        self, *, loss: torch.Tensor | float, grad_norm: torch.Tensor | float | None = None, **numbers: float
+    ) -> None:
+        """End an optimizer step: agree on loss and stop, write the row, evaluate and save when due.
+
+        Args:
+            loss: this rank's share of the step's loss, the sum over its micro-batches of `sum / global_loss_tokens`.
+            grad_norm: of the gradients over all ranks, before clipping.
+            numbers: more for the row, of rank 0.
+
+        Raises:
+            RunFailed: the loss or norm is not finite; nothing is committed for this step.
+        """
+        batch, self._pending = self._pending, None
+        if batch is None or not batch.last:
+            raise UserError(
+                "ctx.step() came in the middle of an accumulation",
+                fix="call it once for each step, when batch.last is true",
+                reason="context_order",
+            )
+        lr = self.lr
+        mean = self._agree(loss)
+        norm = None if grad_norm is None else _number(grad_norm)
+        self._refuse_not_finite(batch.step, mean, norm)
+        self.step_done = batch.step
+        self._write_row(batch, mean, norm, lr, numbers)
+        self._settle()
+
+    def _agree(self, loss: torch.Tensor | float) -> float:
+        """One small all-reduce a step: the loss's shares, and whether anybody wants to stop."""
+        asked = self._setup.stop.is_set() or (self.rank == 0 and self._setup.sink.stop_requested is not None)
+        share = loss.detach().double() if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
+        wish = torch.tensor(float(asked), dtype=torch.float64, device=self.device)
+        total, wishes = self._setup.ranks.sum(torch.stack([share.to(self.device), wish])).tolist()
+        if wishes and not self.stopping:
+            self.stopping = True
+            self.record.event("stopping", after_step=self.step_done + 1)
+        return float(total)
+
+    def _refuse_not_finite(self, step: int, mean: float, norm: float | None) -> None:
+        bad = "loss" if not math.isfinite(mean) else "gradient norm"
+        if math.isfinite(mean) and (norm is None or (math.isfinite(norm) and norm >= 0)):
+            return
+        self.record.event("not_finite", step=step, loss=str(mean), grad_norm=str(norm))
+        raise RunFailed(
+            f"the {bad} of step {step} is not a finite number (loss {mean}, gradient norm {norm})",
+            why="the model has diverged, or a record or a hook gives numbers that overflow; nothing was saved for it",
+            fix=f"lower train.lr or lengthen train.warmup; `warpbeam data show {self.job.name} --step {step}` shows "
+            "the step's records",
+            reason="not_finite",
+        )
+
+    def _write_row(self, batch: Batch, mean: float, norm: float | None, lr: float, numbers: dict[str, float]) -> None:
+        assert self._meter is not None
+        row: dict[str, Any] = self._meter.row(batch.step)
+        row |= {"loss_metrics/global_avg_loss": mean, "lr": lr, "loss_tokens": batch.global_loss_tokens}
+        if norm is not None:
+            row["grad_norm"] = norm
+        row |= {"attempt": self.attempt, **numbers}
+        self.last_row = row
+        self.record.beat(self.step_done)
+        if self.rank == 0:
+            self.record.metrics(row)
+        self._setup.callbacks.tell("on_step", self, row)
+
+    def _settle(self) -> None:
+        """Evaluate and save where this step asks for it."""
+        ends = self.step_done >= self.total_steps
+        every = self.job.checkpoint.every_steps
+        saves = ends or self.stopping or (every is not None and self.step_done % every == 0)
+        if self._setup.eval_data is not None:
+            eval_every = self.job.train.eval_every
+            due = saves and not self.stopping if eval_every is None else self.step_done % eval_every == 0
+            if ends or due:
+                self._evaluate()
+        if saves:
+            self._save()
+        if self._meter is not None:
+            self._meter.restart()
+
+    def _evaluate(self) -> None:
+        setup = self._setup
+        assert setup.eval_data is not None
+        assert self._module is not None
+        setup.sink.beat(self.step_done, "evaluate")
+        with EvalReader(
+            setup.eval_data, self.rank, self.world_size, self.plan.micro_batch, setup.scratch / "parts"
+        ) as reader:
+            batches = (make_batch(rows, self.packing, self.device) for rows in reader)
+            result = evaluate(self._module, self.loss, batches, setup.ranks, self.device, self._forward_only)
+        if self.step_done == 0:
+            self.first_eval = result
+        self.last_eval, self._eval_step = result, self.step_done
+        if self.rank == 0:
+            row = {"validation_metrics/loss": result.loss, "validation_metrics/loss_tokens": result.tokens}
+            setup.sink.metrics({"step": self.step_done, "attempt": self.attempt, **row})
+        setup.callbacks.tell("on_eval", self, result)
+
+    def _save(self) -> None:
+        assert self._state is not None
+        setup, evaluated = self._setup, self._eval_step == self.step_done
+        train_state = {
+            "step": self.step_done,
+            "total_steps": self.total_steps,
+            "n_tokens_seen": self.step_done * self.plan.tokens_per_step,
+            "loss": self.last_row.get("loss_metrics/global_avg_loss"),
+            "lr": self.last_row.get("lr"),
+            "eval_loss": self.last_eval.loss if self.last_eval and evaluated else None,
+            "eval_tokens": self.last_eval.tokens if self.last_eval and evaluated else None,
+            "first_eval": [self.first_eval.loss, self.first_eval.tokens] if self.first_eval else None,
+        }
+        setup.sink.beat(self.step_done, "checkpoint")
+        states = capture_rng()
+        saved = setup.checkpoints.save(self._state, self.step_done, train_state, states)
+        self._saved_step = self.step_done
+        setup.callbacks.tell("on_checkpoint", self, saved)
+        restore_rng(states)  # a resumed run does not make this call: what it drew must not count
+
+    def finish(self) -> str:
+        """After the loop: save what is not saved yet, tell the callbacks. Returns `done` or `stopped`."""
+        if self._state is not None and self._saved_step != self.step_done:
+            self._save()
+        state = "stopped" if self.stopping and self.step_done < self.total_steps else "done"
+        self._setup.callbacks.tell("on_end", self, state)
+        return state
+
+
+def _number(value: torch.Tensor | float) -> float:
+    if isinstance(value, DTensor):
+        value = value.full_tensor()
+    return float(value)
