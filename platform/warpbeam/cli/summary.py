@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LOSS = "loss_metrics/global_avg_loss"
 HELD_OUT = "validation_metrics/loss"
-SPEED = "throughput(tps)"
+SPEED = "throughput/global_tps"
 MFU = "mfu(%)"
 
 

@@ -62,13 +62,15 @@ class AttemptEnd:
         state: the engine's word, when it returned: done or stopped.
         step: the last step that was seen.
         window_s: how long the ranks had the word to train.
+        before_s: how much of it had passed when their clocks began.
         ranks: their bucket totals, as far as they reported.
     """
 
     ending: Ending | None
     state: RunState | None
     step: int
-    window_s: float
+    window_s: float = 0.0
+    before_s: float = 0.0
     ranks: list[dict[str, float]] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
     timeline_s: dict[str, float] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class Attempt:
         planned = self.opened.planned
         self.plan, self.pool = planned.plan, planned.pool.pool
         self.names = (planned.job.team, planned.job.name, self.claim.attempt)
-        self.log_dir = Path(tempfile.gettempdir()) / f"warpbeam-{os.getuid()}" / "-".join(self.names)
+        self.log_dir = log_dir(*self.names)
         self.watch = AttemptWatch(self.opened.view, self.claim.attempt, self.plan.world_size)
         self.group = WorkerGroup(self.plan, self.pool, self._task())
         self.timeline_s: dict[str, float] = {}
@@ -111,7 +113,7 @@ class Attempt:
         except BaseException:
             self._call_off()
             raise
-        return self._end()
+        return self.end()
 
     def _tick(self) -> None:
         if self._go_at is None:
@@ -140,7 +142,7 @@ class Attempt:
         self.watch.total_steps = total
         self._word(True, {"data": {"train_prefix": places.train, "eval_prefix": places.eval}})
         self.clock.switch(Phase.COMPUTE)
-        self._go_at = time.monotonic()
+        self._go_at = time.time()
 
     def _total_holds(self) -> bool:
         """Whether a total that an earlier attempt froze is still this job's."""
@@ -159,8 +161,9 @@ class Attempt:
             self.timeline_s["first_step"] = self.watch.first_step_at - self.began_at
             self.claim.state(RunState.RUNNING)
 
-    def _end(self) -> AttemptEnd:
-        window_s = time.monotonic() - self._go_at if self._go_at is not None else 0.0
+    def end(self) -> AttemptEnd:
+        """Collect what the ranks left; once they have ended."""
+        window_s = time.time() - self._go_at if self._go_at is not None else 0.0
         self.clock.switch(Phase.IDLE)
         ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)
         try:
@@ -169,6 +172,7 @@ class Attempt:
             self.reporter.warn(f"the last metrics could not be read: {error.what}")
         beats = self.opened.view.heartbeats(self.claim.attempt)
         ranks = [beat for who, (beat, _) in beats.items() if who.startswith("rank-")]
+        clocks = [beat for beat in ranks if "buckets" in beat]
         outcome = None if self.group.ending else self._outcome()
         steps = [int(beat["step"]) for beat in ranks] + [int(row["step"]) for row in self.watch.rows[-1:]]
         step = max([0, *steps, *read_steps(self.log_dir).values()])
@@ -182,10 +186,18 @@ class Attempt:
             state=RunState(outcome["state"]) if outcome else None,
             step=int(outcome["step"]) if outcome else step,
             window_s=window_s,
-            ranks=[beat["buckets"] for beat in ranks if "buckets" in beat],
+            before_s=self._before_s(clocks),
+            ranks=[beat["buckets"] for beat in clocks],
             metrics=outcome["metrics"] if outcome else {},
             timeline_s=self.timeline_s,
         )
+
+    def _before_s(self, clocks: list[dict[str, Any]]) -> float:
+        """From the word to the mean moment at which the ranks' clocks began."""
+        if self._go_at is None or not clocks:
+            return 0.0
+        began = [float(beat["at"]) - sum(beat["buckets"].values()) for beat in clocks]
+        return max(0.0, float(sum(began) / len(began) - self._go_at))
 
     def _call_off(self) -> None:
         """Send waiting ranks home; those that train already end with this process."""
@@ -234,6 +246,11 @@ class Attempt:
             log_dir=str(self.log_dir),
             threads=threads_per_rank(self.pool, self.plan.world_size),
         )
+
+
+def log_dir(team: str, run: str, attempt: str) -> Path:
+    """Where the ranks of an attempt keep their output until it is in the record; the same path on every machine."""
+    return Path(tempfile.gettempdir()) / f"warpbeam-{os.getuid()}" / f"{team}-{run}-{attempt}"
 
 
 class StoppedEarly(Exception):

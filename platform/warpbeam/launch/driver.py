@@ -12,14 +12,14 @@ import json
 import os
 import secrets as random
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from warpbeam.checkpoint.log import Claim, Entry, newest_claim
 from warpbeam.checkpoint.members import end_leftovers, this_process
 from warpbeam.errors import Owner, WarpbeamError
 from warpbeam.launch import secrets
-from warpbeam.launch.attempt import Attempt, AttemptEnd, Reporter, StoppedEarly, explain_preparation
+from warpbeam.launch.attempt import Attempt, AttemptEnd, Reporter, StoppedEarly, explain_preparation, log_dir
 from warpbeam.launch.begin import Opened
 from warpbeam.launch.failure import Cause, Failure, Retry, Stop, decide
 from warpbeam.launch.interrupt import Interrupts, Killed
@@ -30,6 +30,7 @@ from warpbeam.launch.ray_session import RayNeeds, RaySession
 from warpbeam.launch.ray_train import Ending
 from warpbeam.launch.versions import installed
 from warpbeam.record import keys
+from warpbeam.record.capture import ship_rest
 from warpbeam.record.phases import Phase, PhaseClock, place_ranks
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
@@ -37,6 +38,7 @@ from warpbeam.record.writer import RecordWriter
 
 RESOURCES_TIMEOUT_S = 600.0
 TICK_S = 0.1
+KILL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Driver:
         self.hidden: list[str] = []
         self.ends: list[AttemptEnd] = []
         self.failures: list[Failure] = []
+        self.attempt: Attempt | None = None
         self.ray_ready_s: float | None = None
 
     def run(self) -> Fate:
@@ -111,12 +114,11 @@ class Driver:
                         preparation = self._prepare(session)
                     end = self._one(claim, record, session, preparation)
                 except Killed:
-                    kill_here(self.opened.view)
-                    return self._finish(claim, RunState.STOPPED, "killed")
+                    return self._killed(claim)
                 except StoppedEarly:
                     return self._finish(claim, RunState.STOPPED, "interrupted")
                 except WarpbeamError as error:
-                    end = AttemptEnd(explain_preparation(error), None, 0, 0.0)
+                    end = AttemptEnd(explain_preparation(error), None, 0)
                 self.ends.append(end)
                 if end.ending is None:
                     state = end.state or RunState.DONE
@@ -139,7 +141,7 @@ class Driver:
                 raise StoppedEarly
         if self.ray_ready_s is None:
             self.ray_ready_s = time.time() - self.began_at
-        attempt = Attempt(
+        self.attempt = Attempt(
             opened=self.opened,
             claim=claim,
             session=session,
@@ -151,7 +153,15 @@ class Driver:
             hidden=self.hidden,
             began_at=self.began_at,
         )
-        return attempt.run()
+        return self.attempt.run()
+
+    def _killed(self, claim: Claim) -> Fate:
+        """End the ranks now; what they have reported still counts."""
+        kill_here(self.opened.view)
+        if self.attempt is not None:
+            self.attempt.group.done.wait(KILL_S)
+            self.ends.append(replace(self.attempt.end(), ending=None))
+        return self._finish(claim, RunState.STOPPED, "killed")
 
     def _prepare(self, session: RaySession) -> BackgroundPreparation:
         return BackgroundPreparation(
@@ -184,6 +194,7 @@ class Driver:
         own = this_process("driver")
         left = [member for member in members(self.opened.view, before.attempt) if not member.same_process(own)]
         end_leftovers(left, on_event=self.reporter.note)
+        ship_rest(self.opened.store, *self.names, before.attempt, log_dir(*self.names, before.attempt), self.hidden)
 
     def _write_facts(self, claim: Claim) -> None:
         facts = {
@@ -216,7 +227,7 @@ class Driver:
 
     def _finish(self, claim: Claim, state: RunState, reason: str, owner: Owner = "unknown") -> Fate:
         """Write the end into the log and the record; a fenced attempt may write nothing any more."""
-        last = self.ends[-1] if self.ends else AttemptEnd(None, state, 0, 0.0)
+        last = self.ends[-1] if self.ends else AttemptEnd(None, state, 0)
         committed = self.opened.view.log.newest_commit()
         fate = Fate(
             state=state,
@@ -238,15 +249,12 @@ class Driver:
         return fate
 
     def _buckets(self) -> dict[str, float]:
-        """The driver counts the ranks' time as compute; what they measured themselves takes its place.
-
-        What they did not account for is start-up in an attempt that ended well; in one that broke, nobody knows.
-        """
+        """The driver counts the ranks' time as compute; what they measured themselves takes its place."""
         totals = self.clock.totals()
         unclaimed_s = totals.pop(Phase.COMPUTE.value) - sum(end.window_s for end in self.ends)
-        totals[Phase.IDLE.value] += max(0.0, unclaimed_s)  # of an attempt that was killed from here
+        totals[Phase.IDLE.value] += max(0.0, unclaimed_s)
         for end in self.ends:
-            totals = place_ranks(totals, end.window_s, end.ranks, Phase.IDLE if end.ending else Phase.START)
+            totals = place_ranks(totals, end.window_s, end.before_s, end.ranks)
         return totals
 
     def _timeline(self) -> dict[str, float]:

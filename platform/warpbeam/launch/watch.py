@@ -78,7 +78,7 @@ class AttemptWatch:
             step=int(last.get("step", 0)),
             total_steps=self.total_steps,
             loss=last.get("loss_metrics/global_avg_loss"),
-            tokens_per_s=last.get("throughput(tps)"),
+            tokens_per_s=last.get("throughput/global_tps"),
             eta_s=eta_s(self.rows, self.total_steps),
             ranks_up=len(self.ranks),
             world_size=self.world_size,

@@ -83,25 +83,27 @@ class PhaseClock:
 
 
 def place_ranks(
-    driver: Mapping[str, float], window_s: float, ranks: Sequence[Mapping[str, float]], rest: Phase = Phase.START
+    driver: Mapping[str, float], window_s: float, before_s: float, ranks: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
     """The buckets of a whole attempt: what the ranks measured, laid into the driver's window around them.
 
     Args:
-        driver: the driver's own buckets, without the window in which workers were up.
-        window_s: how long the driver waited for the worker group.
+        driver: the driver's own buckets, without the window in which ranks had the word to train.
+        window_s: the length of that window.
+        before_s: how much of it had passed when the ranks' clocks began.
         ranks: the last known totals of each rank; a rank that was killed stopped reporting before its end.
-        rest: what the window holds beyond the ranks' own totals counts as.
 
     Returns:
-        Seconds by bucket that add up to `sum(driver) + window_s`. Ranks are averaged; when they report more than the
-        window (clocks that started earlier) they are scaled to it.
+        Seconds by bucket that add up to `sum(driver) + window_s`. Ranks are averaged. What was before them is `start`,
+        what was after their last word is `idle`; when they report more than fits they are scaled to it.
     """
     out = {phase.value: driver.get(phase.value, 0.0) for phase in Phase}
     mean = {phase.value: sum(rank.get(phase.value, 0.0) for rank in ranks) / max(1, len(ranks)) for phase in Phase}
+    before_s = min(max(0.0, before_s), window_s) if ranks else window_s
     reported_s = sum(mean.values())
-    scale = min(1.0, window_s / reported_s) if reported_s > 0 else 0.0
+    scale = min(1.0, (window_s - before_s) / reported_s) if reported_s > 0 else 0.0
     for name, seconds in mean.items():
         out[name] += seconds * scale
-    out[rest.value] += window_s - reported_s * scale
+    out[Phase.START.value] += before_s
+    out[Phase.IDLE.value] += window_s - before_s - reported_s * scale
     return out

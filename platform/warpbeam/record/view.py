@@ -121,7 +121,7 @@ class RunView:
             host=driver.host if driver else None,
             claimed_at=claim.at if claim else None,
             loss=_last(rows, "loss_metrics/global_avg_loss"),
-            tokens_per_s=_last(rows, "throughput(tps)"),
+            tokens_per_s=_last(rows, "throughput/global_tps"),
             eta_s=None if state.ended else eta_s(rows, total),
             buckets=self.buckets(attempt) if attempt else {},
         )

@@ -57,8 +57,8 @@ def test_where_the_time_went_adds_up() -> None:
 
 def test_a_summary_and_what_to_do_next() -> None:
     rows = [
-        {"step": 1, "loss_metrics/global_avg_loss": 7.0, "throughput(tps)": 100.0},
-        {"step": 2, "loss_metrics/global_avg_loss": 5.0, "throughput(tps)": 300.0},
+        {"step": 1, "loss_metrics/global_avg_loss": 7.0, "throughput/global_tps": 100.0},
+        {"step": 2, "loss_metrics/global_avg_loss": 5.0, "throughput/global_tps": 300.0},
     ]
     lines = dict(summary_lines("sft", fate(RunState.DONE), rows, []))
     assert lines["loss"] == "7.0000 -> 5.0000"

@@ -46,14 +46,17 @@ def test_an_unknown_bucket_is_refused() -> None:
         PhaseClock().switch("lunch")
 
 
-@pytest.mark.parametrize("window_s", [12.0, 20.0, 5.0])
-def test_ranks_fit_into_the_drivers_window(window_s: float) -> None:
+@pytest.mark.parametrize(("window_s", "before_s"), [(12.0, 0.0), (20.0, 5.0), (5.0, 1.0), (12.0, 99.0)])
+def test_ranks_fit_into_the_drivers_window(window_s: float, before_s: float) -> None:
     driver = {"start": 4.0, "prepare": 2.0}
     ranks = [{"compute": 8.0, "data_wait": 4.0}, {"compute": 10.0, "data_wait": 2.0}]
-    merged = place_ranks(driver, window_s, ranks)
+    merged = place_ranks(driver, window_s, before_s, ranks)
     assert sum(merged.values()) == pytest.approx(6 + window_s)
-    assert merged["compute"] == pytest.approx(9 * min(1, window_s / 12))
+    room_s = window_s - min(before_s, window_s)
+    assert merged["compute"] == pytest.approx(9 * min(1, room_s / 12))
+    assert merged["start"] == pytest.approx(4 + window_s - room_s)
+    assert merged["idle"] == pytest.approx(max(0, room_s - 12))
 
 
 def test_without_ranks_the_window_is_start() -> None:
-    assert place_ranks({}, 9.0, [])["start"] == 9.0
+    assert place_ranks({}, 9.0, 0.0, [])["start"] == 9.0
