@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM
 from tests.integration.serve_model import PADDED_ROWS, build_model
 from warpbeam.errors import UserError
 from warpbeam.serve.engine import EngineDead, SamplingParams
+from warpbeam.serve.engine_options import EngineOptions
 from warpbeam.serve.model_folder import ModelFolder, open_model_folder
-from warpbeam.serve.transformers_engine import EngineOptions, TransformersEngine
+from warpbeam.serve.transformers_engine import TransformersEngine
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 

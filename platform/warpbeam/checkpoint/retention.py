@@ -46,7 +46,7 @@ def retain(store: ObjectStore, claim: Claim, keep: int) -> list[Entry]:
 
 
 def sweep(store: ObjectStore, claim: Claim, *, ttl_s: float = UNCOMMITTED_TTL_S) -> list[str]:
-    """Remove what crashes left: objects already given up, and other attempts' uncommitted ones older than `ttl_s`.
+    """Remove what crashes left: objects already given up, and other attempts' uncommitted ones of `ttl_s` and more.
 
     Call it once at the start of an attempt. Returns the folders that were removed.
     """
@@ -63,7 +63,7 @@ def sweep(store: ObjectStore, claim: Claim, *, ttl_s: float = UNCOMMITTED_TTL_S)
             if folder in live or (own and folder not in deleted):
                 continue
             youngest_s = min((info.age_s for info in store.list(folder + "/")), default=0.0)
-            if folder in deleted or youngest_s > ttl_s:
+            if folder in deleted or youngest_s >= ttl_s:
                 _remove(store, folder)
                 removed.append(folder)
     return removed

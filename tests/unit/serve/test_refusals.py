@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -262,13 +261,18 @@ def test_a_dead_engine_is_503_and_unhealthy() -> None:
     run(scenario())
 
 
-def test_errors_and_answers_carry_unicode() -> None:
+@pytest.mark.parametrize("text", ["🌊", "a\u2028b\u2029c\x85d\x1ce\r\nf"])
+def test_errors_and_answers_carry_any_text(text: str) -> None:
     async def scenario() -> None:
         api = Api(ScriptedEngine())
-        assert "🌊" in error(await api.chat(model="🌊"))["message"]
-        api.says("🌊")
-        chunks = events(await api.complete(stream=True))
-        assert chunks[0]["choices"][0]["text"] == "🌊"
-        assert json.dumps("🌊") != '"🌊"', "sent as UTF-8, not escaped"
+        assert (
+            text in error(await api.chat(model=text))["message"]
+            or repr(text) in error(await api.chat(model=text))["message"]
+        )
+        api.says(text)
+        response = await api.complete(stream=True, max_tokens=50)
+        assert "".join(chunk["choices"][0]["text"] for chunk in events(response)) == text
+        assert len(response.text.splitlines()) == response.text.count("\n")
+        assert (await api.complete(max_tokens=50)).json()["choices"][0]["text"] == text
 
     run(scenario())
