@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -120,8 +120,7 @@ def _show_end(opened: Opened, fate: Fate, job_name: str) -> None:
     from warpbeam.cli.summary import next_commands, print_summary, summary_lines
 
     view = opened.view
-    rows: list[dict[str, Any]] = [row for attempt in view.attempts() for row in view.metrics(attempt)]
-    lines = summary_lines(view.run, fate, rows, list_checkpoints(view.store, view.team, view.run))
+    lines = summary_lines(view.run, fate, view.all_metrics(), list_checkpoints(view.store, view.team, view.run))
     print_summary(lines, next_commands(view.run, fate, job_name))
 
 

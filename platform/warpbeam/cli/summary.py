@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from warpbeam.cli.output import duration, out, say, size
+from warpbeam.record.view import HELD_OUT, LOSS, MFU, SPEED
 
 if TYPE_CHECKING:
     from warpbeam.checkpoint.verify import CheckpointRow
     from warpbeam.launch.driver import Fate
-
-LOSS = "loss_metrics/global_avg_loss"
-HELD_OUT = "validation_metrics/loss"
-SPEED = "throughput/global_tps"
-MFU = "mfu(%)"
 
 
 def summary_lines(

@@ -235,6 +235,7 @@ class Attempt:
             "launcher": "ray",
             "world_size": self.plan.world_size,
             "driver": this_process("driver").to_dict(),
+            "plan": self.plan.to_dict(),
         }
         return RankTask(
             team=team,

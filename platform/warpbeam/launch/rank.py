@@ -7,6 +7,7 @@ pickles.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -105,6 +106,7 @@ def describe(error: BaseException, rank: int, own_folders: list[Path]) -> RankEr
 def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int) -> None:
     from warpbeam.train.worker import RunSpec, run_rank
 
+    import_engine(spec["plan"]["strategy"])
     go = _wait_for_go(task, store)
     if go is None:
         return
@@ -112,6 +114,12 @@ def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int) 
     if rank == 0:
         result = {"schema": SCHEMA, "state": outcome.state, "step": outcome.step, "metrics": outcome.metrics}
         store.put(keys.outcome(task.team, task.run, task.attempt), json.dumps(result, default=str).encode())
+
+
+def import_engine(strategy: str) -> None:
+    """Import now, while data is prepared, what the engine will want at its first step."""
+    for name in ("transformers.modeling_utils", *(("deepspeed",) if strategy.startswith("zero") else ())):
+        importlib.import_module(name)
 
 
 def _wait_for_go(task: RankTask, store: ObjectStore) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from warpbeam.checkpoint.members import Member
 from warpbeam.errors import WarpbeamError
 from warpbeam.record import keys
 from warpbeam.record.stream import StreamReader
-from warpbeam.record.view import RunView, eta_s, json_lines
+from warpbeam.record.view import LOSS, SPEED, RunView, eta_s, json_lines
 
 READ_S = 1.0
 _KEPT_ROWS = 200
@@ -67,7 +67,7 @@ class AttemptWatch:
             beats = self.view.heartbeats(self.attempt)
             self.ranks = {who: Member.from_dict(beat) for who, (beat, _) in beats.items() if who.startswith("rank-")}
         fresh = json_lines(self._reader.read().get("rank-0", b""))
-        steps = [row for row in fresh if "loss_metrics/global_avg_loss" in row]
+        steps = [row for row in fresh if LOSS in row]
         if steps and self.first_step_at is None:
             self.first_step_at = float(steps[0]["at"])
         self.rows = (self.rows + steps)[-_KEPT_ROWS:]
@@ -77,8 +77,8 @@ class AttemptWatch:
         return Progress(
             step=int(last.get("step", 0)),
             total_steps=self.total_steps,
-            loss=last.get("loss_metrics/global_avg_loss"),
-            tokens_per_s=last.get("throughput/global_tps"),
+            loss=last.get(LOSS),
+            tokens_per_s=last.get(SPEED),
             eta_s=eta_s(self.rows, self.total_steps),
             ranks_up=len(self.ranks),
             world_size=self.world_size,

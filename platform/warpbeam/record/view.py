@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from warpbeam.storage.store import ObjectStore
 
 STEPS_FOR_ETA = 20
+LOSS = "loss_metrics/global_avg_loss"
+HELD_OUT = "validation_metrics/loss"
+SPEED = "throughput/global_tps"
+MFU = "mfu(%)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class RunStatus:
     host: str | None
     claimed_at: str | None
     loss: float | None
+    eval_loss_first: float | None
+    eval_loss_last: float | None
     tokens_per_s: float | None
     eta_s: float | None
     buckets: dict[str, float]
@@ -104,6 +110,7 @@ class RunView:
         ranks = [beat for who, (beat, _) in beats.items() if who.startswith("rank-")]
         total = self.log.total()
         step = max([committed or 0, *(beat["step"] for beat in ranks), *(int(row["step"]) for row in rows[-1:])])
+        held_out = [float(row[HELD_OUT]) for row in self.all_metrics() if row.get(HELD_OUT) is not None]
         ages = [age_s for _, age_s in beats.values()]
         driver = next((member for member in claim.members if member.role == "driver"), None) if claim else None
         return RunStatus(
@@ -120,8 +127,10 @@ class RunView:
             heartbeat_age_s=min(ages) if ages else None,
             host=driver.host if driver else None,
             claimed_at=claim.at if claim else None,
-            loss=_last(rows, "loss_metrics/global_avg_loss"),
-            tokens_per_s=_last(rows, "throughput/global_tps"),
+            loss=_last(rows, LOSS),
+            eval_loss_first=held_out[0] if held_out else None,
+            eval_loss_last=held_out[-1] if held_out else None,
+            tokens_per_s=_last(rows, SPEED),
             eta_s=None if state.ended else eta_s(rows, total),
             buckets=self.buckets(attempt) if attempt else {},
         )
@@ -138,6 +147,10 @@ class RunView:
         """Rows of one attempt in the order of writing."""
         reader = StreamReader(self.store, keys.streams(self.team, self.run, attempt, "metrics"))
         return json_lines(reader.read().get(who, b""))
+
+    def all_metrics(self) -> list[dict[str, Any]]:
+        """Rows of all attempts, oldest first."""
+        return [row for attempt in self.attempts() for row in self.metrics(attempt)]
 
     def events(self, attempt: str) -> list[dict[str, Any]]:
         """Events of all processes of one attempt, by time."""
