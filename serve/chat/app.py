@@ -8,11 +8,15 @@ Copy the folder and change what is yours: defaults below, sizes in serve.yaml. `
 
 from __future__ import annotations
 
+from typing import Any
+
 from ray.serve import Application
 
-from warpbeam.serve.app import AppArgs, build_app
+from warpbeam.serve.app import build_app
+
+DEFAULTS = {"name": "chat"}
 
 
-def app(args: AppArgs) -> Application:
-    """Ray Serve calls this with serve.yaml's `args`, or with the command line's `key=value`s."""
-    return build_app(args)
+def app(args: dict[str, Any]) -> Application:
+    """Ray Serve calls this with serve.yaml's `args`, or with the command line's `key=value`s (all text)."""
+    return build_app({**DEFAULTS, **args})

@@ -293,7 +293,7 @@ def test_a_second_model_beside_the_first(served: Deployment, home: Path, model: 
     assert find_deployment("tiny", home).url == served.url
 
 
-def test_a_model_that_cannot_be_served_is_told_and_the_old_one_stays(
+def test_a_model_that_cannot_be_served_is_told_and_the_old_one_comes_back(
     served: Deployment, home: Path, model: Path, tmp_path: Path
 ) -> None:
     for file in model.iterdir():
@@ -302,10 +302,10 @@ def test_a_model_that_cannot_be_served_is_told_and_the_old_one_stays(
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1000])
     with pytest.raises(UserError, match="cut off"):
-        deploy(str(tmp_path), name="broken", port=0, home=home)
+        deploy(str(tmp_path), name="tiny", port=0, home=home)
     weights.write_bytes(whole)
     with pytest.raises(UserError, match="too few to answer"):  # what only the replica can see
-        deploy(str(tmp_path), name="broken", port=0, home=home, engine={"cache_gib": 1e-6})
+        deploy(str(tmp_path), name="tiny", port=0, home=home, engine={"cache_gib": 1e-6})
     assert [each.name for each in deployments(home)] == ["tiny"]
     assert ask(served.url, MESSAGES, TOKEN, temperature=0).text == ANSWER
 

@@ -14,27 +14,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from ray import serve
 
 from warpbeam.errors import UserError, WarpbeamError
+from warpbeam.serve.engine_options import EngineOptions
 
 logger = logging.getLogger(__name__)
 
 TOKEN_ENV = "WARPBEAM_SERVE_TOKEN"
 """The token where no `token_file` is given. Tokens never travel in Serve's configuration: Ray keeps that."""
-
-
-class EngineArgs(BaseModel):
-    """transformers_engine.EngineOptions, as it appears in a Serve config file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    device: str = "auto"
-    dtype: str = "auto"
-    context_tokens: int | None = None
-    batch_requests: int = 32
-    cache_gib: float | None = None
-    threads: int | None = None
 
 
 class AppArgs(BaseModel):
@@ -53,21 +42,11 @@ class AppArgs(BaseModel):
     replicas: int = 1
     cpus_per_replica: float = 1
     gpus_per_replica: float = 0
-    engine: EngineArgs = Field(default_factory=EngineArgs)
+    engine: EngineOptions = EngineOptions()
     failure_file: str | None = None
     """Where a replica that cannot start says why, for `warpbeam deploy`."""
 
 
-@serve.deployment(
-    # More than the engine computes at once, so that its queue never runs dry; the rest waits in Serve.
-    max_ongoing_requests=128,
-    health_check_period_s=2,
-    health_check_timeout_s=30,
-    graceful_shutdown_timeout_s=30,
-    # A folder that cannot be served does not get better by trying.
-    max_constructor_retry_count=1,
-)
-@serve.ingress()
 class ModelServer:
     """One replica."""
 
@@ -84,13 +63,13 @@ class ModelServer:
         # Imports of seconds, and only in replicas.
         from warpbeam.serve.model_folder import open_model_folder
         from warpbeam.serve.service import Service
-        from warpbeam.serve.transformers_engine import EngineOptions, TransformersEngine
+        from warpbeam.serve.transformers_engine import TransformersEngine
 
         self._token = find_token(self._args)
         folder = open_model_folder(fetch(self._args))
         for note in folder.notes:
             logger.warning("%s: %s", self._args.model, note)
-        engine = TransformersEngine(folder, EngineOptions(**self._args.engine.model_dump()))
+        engine = TransformersEngine(folder, self._args.engine)
         await engine.start()
         self._service = Service(served_name(self._args), folder, engine)
 
@@ -106,10 +85,28 @@ class ModelServer:
             raise RuntimeError("the engine has ended")
 
 
-def build_app(args: AppArgs) -> serve.Application:
-    """The application, for serve.run and for Serve config files (`import_path: warpbeam.serve.app:build_app`)."""
-    server: Any = ModelServer  # a serve.Deployment, which the decorator's types do not say
-    deployment = server.options(
+_deployment: Any = serve.deployment(
+    # More than the engine computes at once, so that its queue never runs dry; the rest waits in Serve.
+    max_ongoing_requests=128,
+    health_check_period_s=2,
+    health_check_timeout_s=30,
+    graceful_shutdown_timeout_s=30,
+    # A folder that cannot be served does not get better by trying. (A replica that dies later is always replaced.)
+    max_constructor_retry_count=1,
+)(serve.ingress()(ModelServer))
+
+
+def build_app(args: AppArgs | dict[str, Any]) -> serve.Application:
+    """The application, for serve.run and for Serve config files (`import_path: warpbeam.serve.app:build_app`).
+
+    Args:
+        args: a dict when Ray Serve calls it: it converts only where annotations are not postponed.
+
+    Raises:
+        pydantic.ValidationError: an unknown field or a wrong type.
+    """
+    args = AppArgs.model_validate(args)
+    deployment = _deployment.options(
         num_replicas=args.replicas,
         ray_actor_options={"num_cpus": args.cpus_per_replica, "num_gpus": args.gpus_per_replica},
     )
@@ -127,8 +124,6 @@ def fetch(args: AppArgs) -> Path:
     Raises:
         UserError: there is no such model.
     """
-    if "://" not in args.model:
-        return Path(args.model)
     from warpbeam.checkpoint.weights import fetch_model_folder
     from warpbeam.storage.config import StorageConfig
     from warpbeam.storage.embedded import home

@@ -29,6 +29,7 @@ import psutil
 from warpbeam.checkpoint.weights import fetch_model_folder
 from warpbeam.errors import InfraError, UserError, WarpbeamError
 from warpbeam.serve.client import served_model
+from warpbeam.serve.engine_options import check_options
 from warpbeam.serve.local_state import LocalServe, read_state, remove_state, running_state, serve_folder
 from warpbeam.serve.model_folder import check_files
 from warpbeam.storage.config import StorageConfig
@@ -78,8 +79,8 @@ def deploy(
 ) -> Deployment:
     """Serve a model; when this returns it answers, and goes on answering after this process has ended.
 
-    The first deployment is at the root of the URL, further names at `/<name>`; the same name again replaces what it
-    served without an interruption.
+    The first deployment is at the root of the URL, further names at `/<name>`. The same name again replaces what it
+    served: requests wait meanwhile, and if the new model does not start, the old one comes back.
 
     Args:
         model_uri: a folder, s3://bucket/prefix or hf://organisation/name.
@@ -88,7 +89,7 @@ def deploy(
         port: taken if it is free, else the next free one.
         token: what clients must send; None keeps the name's earlier token, if it had one.
         storage: endpoint for s3:// models.
-        engine: app.EngineArgs' fields.
+        engine: fields of EngineOptions.
         progress: told what is going on, line by line.
 
     Raises:
@@ -97,6 +98,7 @@ def deploy(
     """
     home = home or default_home()
     _check(name, port, token, replicas)
+    options = check_options({"threads": max(1, _cores() // replicas), **(engine or {})})
     token_file = _keep_token(home, name, token, needed=not _is_loopback(host))
     notes: list[str] = []
     with _locked(home):
@@ -116,7 +118,7 @@ def deploy(
             "token_file": None if token_file is None else str(token_file),
             "require_token": token_file is not None,
             "replicas": replicas,
-            "engine": {"threads": max(1, _cores() // replicas), **(engine or {})},
+            "engine": options.model_dump(),
         }
         try:
             _send(state, {"do": "deploy", "args": args, "route": _route(state, name)})

@@ -45,7 +45,8 @@ class EventStream(Response):
         last = DONE
         async with aclosing(self._events) as events:
             async for event in events:
-                text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+                # ASCII only: many clients take U+2028, U+0085 and their like for ends of lines.
+                text = json.dumps(event, separators=(",", ":"))
                 await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
                 if "error" in event:
                     last = b""

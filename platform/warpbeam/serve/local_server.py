@@ -60,6 +60,8 @@ class LocalServer:
     def __init__(self, home: Path, process: ProcessIdentity, host: str, port: int, short_dir: str) -> None:
         self._home = home
         self._state = LocalServe(process=process, host=host, port=port, short_dir=short_dir)
+        self._apps: dict[str, Any] = {}
+        """What each name serves, to go back to when its next version does not start."""
 
     def start(self) -> None:
         """Ready for commands when it returns; the state file appears then."""
@@ -115,26 +117,35 @@ class LocalServer:
 
         from warpbeam.serve.app import AppArgs, build_app
 
+        name = args["name"]
         failure_file = Path(self._state.short_dir) / "failure.json"
         failure_file.unlink(missing_ok=True)
-        app = AppArgs(
-            **args,
-            cpus_per_replica=0,
-            gpus_per_replica=1 if self._gpus >= args["replicas"] else 0,
-            failure_file=str(failure_file),
+        app = build_app(
+            AppArgs(
+                **args,
+                cpus_per_replica=0,
+                gpus_per_replica=1 if self._gpus >= args["replicas"] else 0,
+                failure_file=str(failure_file),
+            )
         )
         try:
-            serve.run(build_app(app), name=args["name"], route_prefix=route)
+            serve.run(app, name=name, route_prefix=route)
         except Exception as error:
-            logger.exception("deploying %s failed", args["name"])
-            raise _why(error, failure_file, args["name"]) from error
+            logger.exception("deploying %s failed", name)
+            if name in self._apps:
+                serve.run(self._apps[name], name=name, route_prefix=route)
+            else:
+                serve.delete(name)
+            raise _why(error, failure_file, name) from error
+        self._apps[name] = app
         served = Served(route=route, model=args["model"], token_file=args["token_file"])
-        self._remember({**self._state.deployments, args["name"]: served})
+        self._remember({**self._state.deployments, name: served})
 
     def _delete(self, name: str) -> None:
         from ray import serve
 
         serve.delete(name)
+        self._apps.pop(name, None)
         self._remember({key: value for key, value in self._state.deployments.items() if key != name})
 
     def _remember(self, deployments: dict[str, Served]) -> None:
@@ -168,6 +179,9 @@ def _handler_for(server: LocalServer) -> type[socketserver.StreamRequestHandler]
                 answer: dict[str, Any] = {"ok": True}
             except WarpbeamError as error:
                 answer = {"ok": False, "error": error.to_dict()}
+            except Exception as error:
+                logger.exception("a command failed")
+                answer = {"ok": False, "error": InfraError(f"Serve failed: {error}").to_dict()}
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
     return Handler

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -26,6 +25,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from warpbeam.errors import UserError
 from warpbeam.serve.cache_plan import PAGE_TOKENS, CachePlan, kv_bytes_per_token, plan_cache
 from warpbeam.serve.engine import EngineDead, EngineLimits, EngineStats, SamplingParams, TokenChunk
+from warpbeam.serve.engine_options import EngineOptions
 from warpbeam.serve.model_folder import ModelFolder
 from warpbeam.serve.sampling import RowSampling, choose_tokens
 
@@ -33,22 +33,6 @@ logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
 """How often the generation thread is looked at while requests wait for it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """What an operator may set."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """auto: float32 on CPUs, bfloat16 on GPUs."""
-    context_tokens: int | None = None
-    """Shorten the context to save memory; None: the model's own."""
-    batch_requests: int = 32
-    cache_gib: float | None = None
-    """Key/value cache at most; None: 1 GiB on CPUs, 60% of the free memory on GPUs."""
-    threads: int | None = None
-    """CPU threads of the computation; None: torch's own choice."""
 
 
 class TransformersEngine:
