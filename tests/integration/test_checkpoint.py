@@ -21,7 +21,7 @@ import torch
 from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, pieces_of, run_ranks
 from warpbeam.checkpoint.export import export_model
 from warpbeam.checkpoint.log import AlreadyRunning, Claim, Fenced, RunLog, live_commits
-from warpbeam.checkpoint.members import Member, here, start_time, this_process
+from warpbeam.checkpoint.members import Member, end_leftovers, here, start_time, this_process
 from warpbeam.checkpoint.restore import CheckpointReader, open_checkpoint, restore_newest
 from warpbeam.checkpoint.retention import retain, sweep
 from warpbeam.checkpoint.rng import capture_rng
@@ -111,7 +111,7 @@ def saver(config: StorageConfig, attempt: str, tmp: Path, started: Any, environm
     os.environ.update(environment)  # the fork server may be older than the S3 server
     torch.set_num_threads(1)
     store = open_store(config)
-    claim = RunLog(store, TEAM, "run").take_over(attempt, [this_process("driver")], wait_s=5)
+    claim = RunLog(store, TEAM, "run").claim(attempt, [this_process("driver")])
     sweep(store, claim, ttl_s=0)
     reader = restore_newest(store, TEAM, "run", lambda reader: None, cache_dir=tmp / "cache")
     step = reader.step if reader else 0
@@ -143,7 +143,7 @@ def test_killed_while_saving_the_newest_commit_is_whole(config: StorageConfig, t
             assert holds_its_step(reader, cut_dim(0), 0, 1)
             assert reader.step >= max(newest, 1), "a committed step was lost"
             newest = reader.step
-    claim = RunLog(store, TEAM, "run").take_over("last", [this_process("driver")])
+    claim = RunLog(store, TEAM, "run").claim("last", [this_process("driver")])
     save_step(store, claim, newest + 1, tmp_path)
     retain(store, claim, keep=1)
     sweep(store, claim, ttl_s=0)
@@ -217,11 +217,12 @@ def test_after_kill_9_of_the_driver_the_run_is_taken_over_and_leftovers_end(
     first = RunLog(s3_store, TEAM, "run").claim("a1", [driver])
     first.state("running", members=[rank])
     with pytest.raises(AlreadyRunning, match=f"pid {driver.pid}"):
-        RunLog(s3_store, TEAM, "run").take_over("a2", [this_process("driver")])
+        RunLog(s3_store, TEAM, "run").claim("a2", [this_process("driver")])
     os.kill(driver.pid, signal.SIGKILL)
     os.waitpid(driver.pid, 0)
     said: list[str] = []
-    second = RunLog(s3_store, TEAM, "run").take_over("a2", [this_process("driver")], wait_s=0.5, on_event=said.append)
+    second = RunLog(s3_store, TEAM, "run").claim("a2", [this_process("driver")])
+    end_leftovers(second.log.members_of("a1"), wait_s=0.5, on_event=said.append)
     assert not rank.is_running()
     assert len(said) == 2
     with pytest.raises(Fenced):

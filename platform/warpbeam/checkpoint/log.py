@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from warpbeam.checkpoint.members import Member, end_leftovers
+from warpbeam.checkpoint.members import Member
 from warpbeam.checkpoint.schema import WRITER, check_schema
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.storage import layout
@@ -133,7 +133,8 @@ class RunLog:
     def claim(self, attempt: str, members: Iterable[Member] = (), **extra: Any) -> Claim:
         """Become the run's one writer. Raises `AlreadyRunning` when another attempt is alive.
 
-        The check and the append are one step: who loses the place to another claim looks again.
+        The check and the append are one step: who loses the place to another claim looks again. Processes of a dead
+        attempt may still run on this host; `members.end_leftovers` sees them off, after the claim has fenced them.
         """
         own = list(members)
 
@@ -145,32 +146,6 @@ class RunLog:
         entry = self.append("claim", attempt, check=refuse_if_alive, members=[m.to_dict() for m in own], **extra)
         claim = Claim(self, attempt, entry.seq)
         claim.write_index_hint()
-        return claim
-
-    def take_over(
-        self,
-        attempt: str,
-        members: Iterable[Member] = (),
-        *,
-        wait_s: float = 10.0,
-        on_event: Callable[[str], None] = lambda text: None,
-        **extra: Any,
-    ) -> Claim:
-        """Claim the run, then see the processes of dead attempts off this host (DESIGN section 5.6).
-
-        The claim comes first: from then on leftovers can commit nothing. Ranks that outlive a killed driver get
-        `wait_s` to end by themselves and are then killed, if they are still exactly the processes that the log names.
-
-        Raises:
-            AlreadyRunning: the newest attempt is alive.
-        """
-        own = list(members)
-        claim = self.claim(attempt, own, **extra)
-        entries = self.read()
-        ended = {entry.attempt for entry in entries if entry.kind == "state" and entry.extra["state"] in FINAL_STATES}
-        earlier = [m for e in entries if e.seq < claim.seq and e.attempt not in ended for m in e.members]
-        leftovers = [m for m in earlier if not any(m.same_process(mine) for mine in own)]
-        end_leftovers(leftovers, wait_s=wait_s, on_event=on_event)
         return claim
 
     def alive(self, claim: Entry, *, not_counting: Sequence[Member] = ()) -> bool:
