@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
 from warpbeam.data.dataset import Dataset, open_dataset
 from warpbeam.data.write import write_dataset
 from warpbeam.storage.local import LocalStore

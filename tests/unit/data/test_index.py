@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from warpbeam.data.files import SourceFile
 from warpbeam.data.index import (
     Index,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from warpbeam.data.order import (
     MIXTURE_PERIOD,
     WINDOW_TASKS,

@@ -6,6 +6,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from warpbeam.data.pack import pack
 
 SEQ_LEN = 64

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from warpbeam.data.pack import pack
-from warpbeam.data.part import IGNORED, Rows, blank_rows, decode_rows, encode_part, stride, token_flags
 
 from tests.unit.data.arrays import Arrays
+from warpbeam.data.pack import pack
+from warpbeam.data.part import IGNORED, Rows, blank_rows, decode_rows, encode_part, stride, token_flags
 
 SEQ_LEN = 12
 

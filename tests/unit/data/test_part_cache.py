@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from warpbeam.data.part_cache import PartCache
 from warpbeam.errors import InfraError, PlatformError
 from warpbeam.storage.local import LocalStore

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.unit.data.arrays import PREFIX, dataset, examples
 from warpbeam.data.dataset import Waiting, open_dataset
 from warpbeam.data.index import INDEX, mark_failed, seal_key
 from warpbeam.data.reader import BatchOrder, BatchReader, EvalReader, MicroBatch, batch_ids
 from warpbeam.data.write import write_dataset
 from warpbeam.errors import PlatformError, UserError
 from warpbeam.storage.local import LocalStore
-
-from tests.unit.data.arrays import PREFIX, dataset, examples
 
 BATCH = 12
 
