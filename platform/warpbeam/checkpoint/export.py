@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from warpbeam.checkpoint.hf_names import FileNames, file_names
 from warpbeam.checkpoint.log import Entry, RunLog, live_commits
-from warpbeam.checkpoint.manifest import TensorEntry
+from warpbeam.checkpoint.manifest import Manifest, TensorEntry
 from warpbeam.checkpoint.pieces import whole
 from warpbeam.checkpoint.restore import CheckpointReader, find_commit, read_manifest
 from warpbeam.checkpoint.retention import best_commit
@@ -84,11 +84,26 @@ def export_model(
     commit = choose_commit(RunLog(store, team, run), which)
     manifest = read_manifest(store, commit)
     precision = precision or ("bf16" if manifest.plan.get("precision") == "bf16" else "fp32")
-    lineage = {
+    lineage = _lineage(manifest, commit, precision)
+    name = name or run
+    if version is None:
+        done = _same_export(store, team, name, lineage)
+        if done is not None:
+            return done
+    version = _reserve(store, team, name, version, lineage)
+    with tempfile.TemporaryDirectory(prefix="warpbeam-export-", dir=tmp) as folder:
+        reader = CheckpointReader(store, manifest, cache_dir=Path(folder), whole_file_bytes=0)
+        job = _Export(store, reader, layout.model_prefix(team, name, version), Path(folder), precision, max_file_bytes)
+        return job.carry_out(name, version, layout.run_model_prefix(team, run), on_file)
+
+
+def _lineage(manifest: Manifest, commit: Entry, precision: Precision) -> dict[str, Any]:
+    """Where the model comes from, down to the bytes of the checkpoint."""
+    return {
         "schema": "warpbeam/lineage/v1",
         "writer": WRITER,
-        "team": team,
-        "run": run,
+        "team": manifest.team,
+        "run": manifest.run,
         "attempt": manifest.attempt,
         "step": manifest.step,
         "manifest": commit.manifest,
@@ -100,16 +115,6 @@ def export_model(
         "versions": manifest.versions,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    name = name or run
-    if version is None:
-        done = _same_export(store, team, name, lineage)
-        if done is not None:
-            return done
-    version = _reserve(store, team, name, version, lineage)
-    with tempfile.TemporaryDirectory(prefix="warpbeam-export-", dir=tmp) as folder:
-        reader = CheckpointReader(store, manifest, cache_dir=Path(folder), whole_file_bytes=0)
-        job = _Export(store, reader, layout.model_prefix(team, name, version), Path(folder), precision, max_file_bytes)
-        return job.carry_out(name, version, layout.run_model_prefix(team, run), on_file)
 
 
 def choose_commit(log: RunLog, which: str | int) -> Entry:

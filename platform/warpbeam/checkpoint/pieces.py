@@ -11,7 +11,6 @@ the piece's own flat storage), the overlap of two blocks is a box, and a box ins
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -137,21 +136,6 @@ def range_to_boxes(shape: Shape, a: int, b: int) -> list[Box]:
 
 def _in_row(shape: Shape, row: int, a: int, b: int) -> list[Box]:
     return [Box((row, *box.offsets), (1, *box.sizes)) for box in range_to_boxes(shape[1:], a, b)]
-
-
-def box_to_ranges(shape: Shape, box: Box) -> list[Range]:
-    """The maximal row-major ranges, in order, that are exactly the box's elements."""
-    check_box(shape, box)
-    if prod(box.sizes) == 0:
-        return []
-    cut = _contiguous_from(shape, box)
-    strides = row_strides(shape)
-    starts = [0]
-    for dim in range(cut):
-        starts = [s + (box.offsets[dim] + i) * strides[dim] for s in starts for i in range(box.sizes[dim])]
-    base = sum(box.offsets[dim] * strides[dim] for dim in range(cut, len(shape)))
-    length = prod(box.sizes[cut:])
-    return [Range(s + base, s + base + length) for s in starts]
 
 
 def _contiguous_from(shape: Shape, box: Box) -> int:
@@ -283,20 +267,6 @@ def split_range(numel: int, parts: int) -> list[Range]:
     """Cut [0, numel) into ranges of ceil(numel / parts), as ZeRO does, without its padding: the last may be empty."""
     size = -(-numel // parts)
     return [Range(min(i * size, numel), min((i + 1) * size, numel)) for i in range(parts)]
-
-
-def chunks(piece: Piece, max_elements: int) -> list[Piece]:
-    """Cut a piece that is a range into consecutive ranges of at most `max_elements`, to bound memory."""
-    flat = as_range(piece)
-    if flat is None:
-        raise ValueError(f"{piece} is not one range")
-    starts = range(flat.a, flat.b, max_elements)
-    return [Piece(piece.name, piece.kind, piece.shape, Range(a, min(a + max_elements, flat.b))) for a in starts]
-
-
-def locate(starts: Sequence[int], position: int) -> int:
-    """Index of the last start that is <= position; -1 when all lie after it."""
-    return bisect_right(starts, position) - 1
 
 
 def _box_text(box: Box) -> str:

@@ -146,7 +146,7 @@ class CheckpointReader:
             if size and (file.size <= self._whole_file_bytes or size > file.size / 2):
                 self._map(number)
 
-    def _known(self, piece: Piece) -> Any:
+    def _known(self, piece: Piece) -> TensorEntry:
         tensor = self._tensors.get((piece.kind, piece.name))
         if tensor is None:
             raise CheckpointMismatch(

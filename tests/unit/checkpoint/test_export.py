@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.unit.checkpoint.memory_store import MemoryStore
 from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, pieces_of, run_ranks
-from tests.unit.checkpoint.test_save_restore import spoil
+from tests.unit.checkpoint.runs import spoil
 from warpbeam.checkpoint.export import export_model
 from warpbeam.checkpoint.log import Claim, RunLog
 from warpbeam.checkpoint.manifest import CheckpointBroken
@@ -106,8 +106,10 @@ def downloaded(store: MemoryStore, prefix: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("cut", [cut_flat, cut_dim(1)], ids=["flat", "boxes"])
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [*((name, cut_flat) for name in CONFIGS), ("qwen2-tied", cut_dim(1)), ("qwen3-moe", cut_dim(1))],
+)
 def test_transformers_loads_it_bit_for_bit(tmp_path: Path, name: str, cut: Cut) -> None:
     store, model = MemoryStore(), build(CONFIGS[name])
     run_with(store, tmp_path, model, cut=cut)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -15,7 +15,6 @@ from warpbeam.checkpoint.pieces import (
     Piece,
     Range,
     as_range,
-    box_to_ranges,
     cover_fault,
     intersect,
     overlaps,
@@ -65,14 +64,6 @@ def test_a_range_is_at_most_2n_minus_1_boxes_in_order(data, shape) -> None:
     found = range_to_boxes(shape, a, b)
     assert len(found) <= max(1, 2 * len(shape) - 1)
     assert [int(e) for box in found for e in elements(shape, box)] == list(range(a, b))
-
-
-@given(st.data(), shapes)
-def test_a_box_is_maximal_ranges_in_order(data, shape) -> None:
-    box = data.draw(boxes(shape))
-    found = box_to_ranges(shape, box)
-    assert [e for r in found for e in range(r.a, r.b)] == elements(shape, box).tolist()
-    assert all(before.b < after.a for before, after in pairwise(found)), "adjacent ranges are one"
 
 
 @given(st.data(), shapes)
@@ -169,7 +160,7 @@ def test_copying_by_overlaps_moves_a_tensor_between_any_two_layouts(data, shape)
 
 def test_scalars_and_empty_tensors() -> None:
     assert range_to_boxes((), 0, 1) == [Box((), ())]
-    assert box_to_ranges((), Box((), ())) == [Range(0, 1)]
+    assert as_range(Piece("s", "weight", (), Box((), ()))) == Range(0, 1)
     assert cover_fault((), [whole("s", "weight", ())]) is None
     assert cover_fault((), []) == "elements 0-1 are in no piece"
     assert cover_fault((0, 3), []) is None
@@ -180,7 +171,7 @@ def test_what_lies_outside_is_refused() -> None:
     with pytest.raises(ValueError, match="outside"):
         range_to_boxes((2, 3), 0, 7)
     with pytest.raises(ValueError, match="outside"):
-        box_to_ranges((2, 3), Box((0, 2), (2, 2)))
+        overlaps(whole("w", "weight", (2, 3)), Piece("w", "weight", (2, 3), Box((0, 2), (2, 2))))
     with pytest.raises(ValueError, match="shape"):
         overlaps(whole("w", "weight", (2, 3)), whole("w", "weight", (3, 2)))
 

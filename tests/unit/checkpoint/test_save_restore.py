@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.checkpoint.memory_store import MemoryStore
-from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, local, pieces_of, run_ranks
-from warpbeam.checkpoint.log import Claim, Fenced, RunLog, live_commits
-from warpbeam.checkpoint.manifest import CheckpointBroken, Manifest
+from tests.unit.checkpoint.ranks import Cut, cut_buckets, cut_dim, cut_flat, local, pieces_of
+from tests.unit.checkpoint.runs import make_tensors, restored, save
+from warpbeam.checkpoint.log import Fenced, RunLog, live_commits
 from warpbeam.checkpoint.pieces import Box, Piece, Range, whole
 from warpbeam.checkpoint.restore import (
     CheckpointMismatch,
@@ -24,55 +24,9 @@ from warpbeam.checkpoint.restore import (
 )
 from warpbeam.checkpoint.rng import capture_rng
 from warpbeam.checkpoint.save import SavedCheckpoint, SaveFailed, TrainState, save_checkpoint
-from warpbeam.errors import InfraError, RunFailed, UserError
+from warpbeam.errors import InfraError, RunFailed
 
 CUTS: list[Cut] = [cut_flat, cut_buckets, cut_dim(0), cut_dim(1), cut_dim(2)]
-
-
-def make_tensors(shapes: list[tuple[int, ...]], seed: int = 0) -> Tensors:
-    generator = torch.Generator().manual_seed(seed)
-    tensors: Tensors = {}
-    for number, shape in enumerate(shapes):
-        for kind in ("weight", "exp_avg", "exp_avg_sq"):
-            tensors[kind, f"layer.{number}"] = torch.randn(shape, generator=generator)
-    tensors["buffer", "counter"] = torch.tensor([3, 1 << 40])
-    return tensors
-
-
-def save(
-    store: MemoryStore,
-    tmp: Path,
-    tensors: Tensors,
-    *,
-    step: int = 1,
-    world: int = 2,
-    cut: Cut = cut_flat,
-    claim: Claim | None = None,
-    state: dict[str, Any] | None = None,
-) -> list[Any]:
-    claim = claim or RunLog(store, "team", "run").claim("a1")
-    return run_ranks(
-        world,
-        lambda rank, gather, broadcast: save_checkpoint(
-            store,
-            claim,
-            step=step,
-            rank=rank,
-            pieces=pieces_of(tensors, cut, rank, world),
-            state=TrainState(state or {"step": step}, {"layer.0": step}, job_digest="j", data_fingerprint="d"),
-            rng={"torch": torch.full((4,), rank, dtype=torch.uint8)},
-            gather=gather,
-            broadcast=broadcast,
-            tmp=tmp / "shards",
-        ),
-    )
-
-
-def restored(reader: CheckpointReader, tensors: Tensors, cut: Cut, rank: int, world: int) -> bool:
-    """Whether the rank reads exactly its part of every tensor."""
-    wanted = list(pieces_of(tensors, cut, rank, world))
-    reader.fetch([piece for piece, _ in wanted])
-    return all(torch.equal(reader.read(piece), expected) for piece, expected in wanted)
 
 
 shapes = st.lists(st.lists(st.integers(1, 7), max_size=3).map(tuple), min_size=1, max_size=3)
@@ -216,110 +170,6 @@ def test_a_strategy_that_loses_or_doubles_elements_commits_nothing(tmp_path: Pat
     assert live_commits(RunLog(store, "team", "run").read()) == []
 
 
-class TestBroken:
-    """Three commits; the newest is damaged in some way."""
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> MemoryStore:
-        store = MemoryStore()
-        claim = RunLog(store, "team", "run").claim("a1")
-        for step in (10, 20, 30):
-            save(store, tmp_path, make_tensors([(40, 3)], seed=step), step=step, world=3, claim=claim)
-        return store
-
-    def restore(self, store: MemoryStore, tmp_path: Path, world: int = 2) -> tuple[list[Any], list[Any]]:
-        events: list[Any] = []
-
-        def rank_main(rank: int, gather: Any, broadcast: Any) -> Any:
-            def all_gather(value: Any) -> list[Any]:
-                return broadcast(gather(value))  # type: ignore[no-any-return]
-
-            def check(reader: CheckpointReader) -> None:
-                assert restored(reader, make_tensors([(40, 3)], seed=reader.step), cut_dim(1), rank, world)
-
-            wanted = [piece for piece, _ in pieces_of(make_tensors([(40, 3)]), cut_dim(1), rank, world)]
-            reader = restore_newest(
-                store,
-                "team",
-                "run",
-                check,
-                cache_dir=tmp_path / "cache",
-                rank=rank,
-                wanted=wanted,
-                all_gather=all_gather,
-                on_event=lambda name, fields: events.append((name, fields)),
-            )
-            return reader.step if reader else None
-
-        return run_ranks(world, rank_main), events
-
-    def key(self, step: int, name: str) -> str:
-        return f"teams/team/runs/run/checkpoints/{step:08d}/a1/{name}"
-
-    def test_the_newest_whole_one_is_taken(self, store: MemoryStore, tmp_path: Path) -> None:
-        assert self.restore(store, tmp_path) == ([30, 30], [])
-
-    def test_each_file_is_fetched_once_for_all_ranks(self, store: MemoryStore, tmp_path: Path) -> None:
-        self.restore(store, tmp_path, world=4)
-        fetched = [key for operation, key in store.calls if operation == "download"]
-        assert sorted(fetched) == [self.key(30, f"rank-0000{rank}.safetensors") for rank in range(3)]
-
-    @pytest.mark.parametrize(
-        ("name", "damage"),
-        [
-            ("rank-00002.safetensors", None),
-            ("rank-00002.safetensors", "flip"),
-            ("rank-00001.safetensors", "cut"),
-            ("manifest.json", None),
-            ("manifest.json", "flip"),
-        ],
-    )
-    def test_damage_falls_back_to_the_commit_before_loudly(
-        self, store: MemoryStore, tmp_path: Path, name: str, damage: str | None
-    ) -> None:
-        spoil(store, self.key(30, name), damage)
-        results, events = self.restore(store, tmp_path)
-        assert results == [20, 20]
-        ((event, fields),) = events
-        assert event == "checkpoint_broken"
-        assert fields["step"] == 30
-        assert self.key(30, name) in fields["what"]
-
-    def test_when_none_is_whole_it_is_an_error_never_a_fresh_start(self, store: MemoryStore, tmp_path: Path) -> None:
-        for step in (10, 20, 30):
-            spoil(store, self.key(step, "rank-00000.safetensors"), "flip")
-        results, events = self.restore(store, tmp_path)
-        assert all(isinstance(result, CheckpointBroken) for result in results)
-        assert [fields["step"] for _, fields in events] == [30, 20, 10]
-
-    def test_ranged_reads_find_damage_too(self, store: MemoryStore, tmp_path: Path) -> None:
-        spoil(store, self.key(30, "rank-00001.safetensors"), "flip")
-        manifest = Manifest.from_bytes(store.objects[self.key(30, "manifest.json")], "m")
-        reader = CheckpointReader(store, manifest, cache_dir=tmp_path, whole_file_bytes=0)
-        pieces = [piece for tensor in manifest.tensors for piece in reader.in_order(tensor)]
-        with pytest.raises(CheckpointBroken, match=r"rank-00001.safetensors is damaged"):
-            [reader.read(piece) for piece in pieces]
-
-    def test_an_asked_step_is_that_step_or_an_error(self, store: MemoryStore, tmp_path: Path) -> None:
-        assert open_checkpoint(store, "team", "run", 20, cache_dir=tmp_path).step == 20
-        with pytest.raises(UserError, match="no checkpoint of step 25") as caught:
-            open_checkpoint(store, "team", "run", 25, cache_dir=tmp_path)
-        assert caught.value.why == "committed steps: 10, 20, 30"
-        spoil(store, self.key(20, "rank-00000.safetensors"), None)
-        with pytest.raises(CheckpointBroken, match=r"rank-00000.safetensors is missing"):
-            open_checkpoint(store, "team", "run", 20, cache_dir=tmp_path)
-
-
-def spoil(store: MemoryStore, key: str, damage: str | None) -> None:
-    """Remove an object, flip a bit in its middle, or cut its end off."""
-    data = bytearray(store.objects.pop(key))
-    if damage == "flip":
-        data[len(data) // 2] ^= 1
-        store.objects[key] = bytes(data)
-    if damage == "cut":
-        store.objects[key] = bytes(data[:-1])
-
-
 def test_nothing_saved_is_a_fresh_start(tmp_path: Path) -> None:
     store = MemoryStore()
     RunLog(store, "team", "run").claim("a1")
@@ -362,48 +212,3 @@ def test_real_random_states_survive_a_save(tmp_path: Path) -> None:
         found = reader.rng(0)
     assert found is not None
     assert all(torch.equal(found[name], states[name]) for name in states)
-
-
-def test_damage_found_only_while_restoring_still_turns_all_ranks_to_the_one_before(tmp_path: Path) -> None:
-    store = MemoryStore()
-    claim = RunLog(store, "team", "run").claim("a1")
-    for step in (1, 2):
-        save(store, tmp_path, make_tensors([(4, 3)], seed=step), step=step, claim=claim)
-
-    def rank_main(rank: int, gather: Any, broadcast: Any) -> int | None:
-        def restore(reader: CheckpointReader) -> None:
-            if reader.step == 2 and rank == 1:
-                raise CheckpointBroken("a ranged read met damage")
-
-        reader = restore_newest(
-            store,
-            "team",
-            "run",
-            restore,
-            cache_dir=tmp_path / "c",
-            rank=rank,
-            all_gather=lambda value: broadcast(gather(value)),
-        )
-        return reader.step if reader else None
-
-    assert run_ranks(3, rank_main) == [1, 1, 1]
-
-
-def test_another_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
-    store = MemoryStore()
-    save(store, tmp_path, make_tensors([(4, 3)]))
-
-    def rank_main(rank: int, gather: Any, broadcast: Any) -> None:
-        wanted = [whole("layer.0", "weight", (4, 3) if rank == 0 else (3, 4))]
-        restore_newest(
-            store,
-            "team",
-            "run",
-            lambda reader: None,
-            cache_dir=tmp_path / "c",
-            rank=rank,
-            wanted=wanted,
-            all_gather=lambda value: broadcast(gather(value)),
-        )
-
-    assert [type(result) for result in run_ranks(2, rank_main)] == [CheckpointMismatch] * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.checkpoint.memory_store import MemoryStore
-from tests.unit.checkpoint.test_save_restore import make_tensors, save, spoil
+from tests.unit.checkpoint.runs import make_tensors, save, spoil
 from warpbeam.checkpoint.log import RunLog
 from warpbeam.checkpoint.verify import list_checkpoints, verify
 from warpbeam.errors import UserError
