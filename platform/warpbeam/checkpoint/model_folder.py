@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+_UNWANTED = ("*/*", "consolidated*.safetensors")  # the same weights again, in their authors' own layout
 
 
-def fetch_model_folder(uri: str, config: StorageConfig | None, cache_dir: Path, *, revision: str = "main") -> Path:
+def fetch_model_folder(
+    uri: str, config: StorageConfig | None, cache_dir: Path, *, revision: str = "main", with_code: bool = False
+) -> Path:
     """A local folder with the model's safetensors, config and tokenizer; fetched once per node.
 
     Args:
@@ -27,13 +30,14 @@ def fetch_model_folder(uri: str, config: StorageConfig | None, cache_dir: Path, 
         config: the pool's storage: its endpoint and credentials serve `s3://`.
         cache_dir: local disk shared by this node's processes.
         revision: branch, tag or commit, for `hf://`.
+        with_code: also Python files (`trust_remote_code`), for `hf://`.
 
     Raises:
         UserError: nothing there, or only pickled weights.
         InfraError: the hub cannot be reached.
     """
     if uri.startswith("hf://"):
-        return _from_hub(uri.removeprefix("hf://"), revision)
+        return _from_hub(uri.removeprefix("hf://"), revision, with_code)
     if uri.startswith("s3://"):
         store, prefix = open_uri(uri, config)
         return fetch_from_store(store, prefix, uri, cache_dir)
@@ -83,11 +87,14 @@ def _download(store: ObjectStore, found: dict[str, ObjectInfo], folder: Path) ->
                 )
 
 
-def _from_hub(name: str, revision: str) -> Path:
+def _from_hub(name: str, revision: str, with_code: bool) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(_WANTED)))
+        wanted = [*_WANTED, *(["*.py"] if with_code else [])]
+        folder = Path(
+            snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=list(_UNWANTED))
+        )
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise InfraError(
             f"hf://{name} is not on this machine, and the hub cannot be reached",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HfWeights", "fetch_from_store", "fetch_model_folder"]
 
+WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -175,6 +176,8 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if index.exists():
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    elif (folder / WEIGHTS).exists():
+        names = [WEIGHTS]  # others beside it are adapters, or the same weights in another layout
     else:
         names = [path.name for path in sorted(folder.glob("*.safetensors"))]
     missing = [name for name in names if not (folder / name).is_file()]

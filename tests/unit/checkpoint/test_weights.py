@@ -190,3 +190,9 @@ def test_files_that_are_not_aligned_are_read_too(tmp_path: Path) -> None:
     )
     found = HfWeights(tmp_path).read(whole("w", "weight", (11, 6)))
     assert torch.equal(found.view(11, 6), TENSORS["model.embed.weight"])
+
+
+def test_other_weights_beside_the_models_are_not_mixed_in(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(3)}, tmp_path / "model.safetensors")
+    save_file({"lora": torch.zeros(3)}, tmp_path / "adapter_model.safetensors")
+    assert HfWeights(tmp_path).names() == ["w"]
