@@ -109,7 +109,7 @@ def test_more_than_the_cache_holds_waits_and_ends_right(folder: ModelFolder) -> 
         for index, prompt in enumerate(asked):
             assert await collect(engine, prompt, seeded, f"s{index}") == together[index]
 
-    with_engine(folder, scenario, context_tokens=192, cache_gib=450 * 512 / 2**30)
+    with_engine(folder, scenario, context_tokens=192, cache_gib=450 * 3100 / 2**30)
 
 
 def test_a_cancelled_request_leaves_nothing_behind(folder: ModelFolder) -> None:

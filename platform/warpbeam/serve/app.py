@@ -19,11 +19,9 @@ from ray import serve
 
 from warpbeam.errors import UserError, WarpbeamError
 from warpbeam.serve.engine_options import EngineOptions
+from warpbeam.serve.guard import TOKEN_ENV
 
 logger = logging.getLogger(__name__)
-
-TOKEN_ENV = "WARPBEAM_SERVE_TOKEN"
-"""The token where no `token_file` is given. Tokens never travel in Serve's configuration: Ray keeps that."""
 
 
 class AppArgs(BaseModel):

@@ -38,7 +38,7 @@ def plan_cache(*, bytes_per_token: int, context_tokens: int, batch_requests: int
     """The smallest cache that never makes requests wait for memory, or what the budget allows.
 
     Args:
-        bytes_per_token: keys and values of all layers for one token.
+        bytes_per_token: of the function of that name.
         context_tokens: longest request wanted.
         batch_requests: requests computed at once.
         budget_bytes: at most this much.
@@ -53,13 +53,23 @@ def plan_cache(*, bytes_per_token: int, context_tokens: int, batch_requests: int
     if context < min(MIN_CONTEXT_TOKENS, context_tokens):
         raise UserError(
             f"a cache of {budget_bytes / 2**30:.2f} GiB holds {pages * PAGE_TOKENS} tokens: too few to answer",
-            why=f"this model needs {bytes_per_token / 2**10:.0f} KiB a token",
+            why=f"this model needs {bytes_per_token / 2**10:.1f} KiB a token, work space included",
             fix="give the engine more with cache_gib, or serve a smaller model",
             reason="cache_too_small",
         )
     return CachePlan(pages=pages, context_tokens=context, bytes=pages * page_bytes)
 
 
-def kv_bytes_per_token(*, layers: int, kv_heads: int, head_dim: int, bytes_per_value: int) -> int:
-    """Keys and values of one token in every layer."""
-    return 2 * layers * kv_heads * head_dim * bytes_per_value
+def bytes_per_token(
+    *, layers: int, heads: int, kv_heads: int, head_dim: int, step_tokens: int, bytes_per_value: int
+) -> int:
+    """Memory that one token of the cache costs.
+
+    Its keys and values in every layer; and the work space that grows with the cache: a column of the attention mask
+    (one row a token of a step), its place in the index (8 bytes), and its keys and values read back in one layer,
+    repeated for every query head.
+    """
+    stored = 2 * layers * kv_heads * head_dim * bytes_per_value
+    mask = step_tokens * bytes_per_value
+    read_back = 2 * heads * head_dim * bytes_per_value
+    return stored + mask + 8 + read_back

@@ -1,45 +1,32 @@
 """Put a model behind a URL on this machine, and take it away again.
 
 Light on purpose: neither Ray nor torch is imported here. The work is done by one server process a home
-(local_server.py), which is started when it is missing and found again through its state file.
+(local_server.py), which is started when it is missing (local_control.py) and outlives the command.
 """
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
-import json
 import os
 import re
 import secrets
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from warpbeam.checkpoint.weights import fetch_model_folder
-from warpbeam.errors import InfraError, UserError, WarpbeamError
+from warpbeam.errors import UserError, WarpbeamError
 from warpbeam.serve.client import served_model
 from warpbeam.serve.engine_options import check_options
-from warpbeam.serve.local_state import LocalServe, read_state, remove_state, running_state, serve_folder
+from warpbeam.serve.guard import TOKEN_ENV
+from warpbeam.serve.local_control import locked, send_command, start_server, stop_server
+from warpbeam.serve.local_state import LocalServe, running_state, serve_folder
 from warpbeam.serve.model_folder import check_files
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.disk import replace_file
 from warpbeam.storage.embedded import home as default_home
-from warpbeam.storage.processes import ProcessIdentity, end_process, identify, is_running
 
-START_TIMEOUT_S = 300.0
-STOP_GRACE_S = 20.0
-PORTS_TRIED = 50
 RESERVED_NAMES = frozenset({"v1", "health"})
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -87,7 +74,7 @@ def deploy(
         name: what requests call the model.
         host: an address beyond loopback asks for a token; without one, a token is made.
         port: taken if it is free, else the next free one.
-        token: what clients must send; None keeps the name's earlier token, if it had one.
+        token: what clients must send; None takes WARPBEAM_SERVE_TOKEN, or keeps the name's earlier token.
         storage: endpoint for s3:// models.
         engine: fields of EngineOptions.
         progress: told what is going on, line by line.
@@ -97,18 +84,20 @@ def deploy(
         InfraError: Ray or Serve did not start.
     """
     home = home or default_home()
-    _check(name, port, token, replicas)
+    _check(name, host, port, token, replicas)
     options = check_options({"threads": max(1, _cores() // replicas), **(engine or {})})
-    token_file = _keep_token(home, name, token, needed=not _is_loopback(host))
     notes: list[str] = []
-    with _locked(home):
+    with locked(home):
         progress(f"fetching {model_uri}" if "://" in model_uri else f"reading {model_uri}")
         folder = fetch_model_folder(model_uri, storage, home / "cache" / "models").absolute()
         check_files(folder)
         state = running_state(home)
+        # What counts is where it listens: a server that is open already makes every deployment on it reachable.
+        open_to_others = not _is_loopback(state.host if state else host)
+        token_file = _keep_token(home, name, token or os.environ.get(TOKEN_ENV), needed=open_to_others)
         if state is None:
             progress("starting Ray Serve")
-            state = _start(home, host, port, notes)
+            state = start_server(home, host, port, notes)
         else:
             _check_address(state, host, port, notes)
         progress("loading the model")
@@ -121,10 +110,10 @@ def deploy(
             "engine": options.model_dump(),
         }
         try:
-            _send(state, {"do": "deploy", "args": args, "route": _route(state, name)})
+            send_command(state, {"do": "deploy", "args": args, "route": _route(state, name)})
         except WarpbeamError:
             if not state.deployments:
-                _stop(home, state)
+                stop_server(home, state)
             raise
     deployment = find_deployment(name, home)
     card = served_model(deployment.url, deployment.token)
@@ -173,14 +162,14 @@ def find_deployment(name: str, home: Path | None = None) -> Deployment:
 def undeploy(name: str, home: Path | None = None) -> bool:
     """Take a deployment away, and the server with the last one. False when it was not served."""
     home = home or default_home()
-    with _locked(home):
+    with locked(home):
         state = running_state(home)
         if state is None or name not in state.deployments:
             return False
         if len(state.deployments) > 1:
-            _send(state, {"do": "delete", "name": name})
+            send_command(state, {"do": "delete", "name": name})
         else:
-            _stop(home, state)
+            stop_server(home, state)
     (serve_folder(home) / f"{name}.token").unlink(missing_ok=True)
     return True
 
@@ -190,15 +179,16 @@ def stop_serving(home: Path | None = None) -> bool:
     home = home or default_home()
     if not serve_folder(home).is_dir():
         return False
-    with _locked(home):
+    with locked(home):
         state = running_state(home)
         if state is None:
             return False
-        _stop(home, state)
+        stop_server(home, state)
         return True
 
 
-def _check(name: str, port: int, token: str | None, replicas: int) -> None:
+def _check(name: str, host: str, port: int, token: str | None, replicas: int) -> None:
+    _is_loopback(host)
     if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise UserError(
             f"{name!r} cannot be a deployment's name",
@@ -241,7 +231,7 @@ def _check_address(state: LocalServe, host: str, port: int, notes: list[str]) ->
     if not _is_loopback(host) and _is_loopback(state.host):
         raise UserError(
             f"this machine's Serve already runs on {state.host}, so it cannot listen on {host}",
-            fix=f"warpbeam undeploy {' '.join(state.deployments)}, then deploy again",
+            fix="run `warpbeam down`, then deploy again",
             reason="other_address",
         )
     if port not in (0, state.port):
@@ -254,111 +244,5 @@ def _route(state: LocalServe, name: str) -> str:
     return f"/{name}" if any(served.route == "/" for served in state.deployments.values()) else "/"
 
 
-def _start(home: Path, host: str, port: int, notes: list[str]) -> LocalServe:
-    old = read_state(home)
-    if old is not None:
-        shutil.rmtree(old.short_dir, ignore_errors=True)
-        remove_state(home)
-    free = _free_port(host, port)
-    if port not in (0, free):
-        notes.append(f"port {port} is in use: {free} was taken instead")
-    short_dir = tempfile.mkdtemp(prefix="warpbeam-serve-", dir="/tmp")
-    return _wait_started(home, _spawn(home, {"home": str(home), "host": host, "port": free, "short_dir": short_dir}))
-
-
-def _spawn(home: Path, config: dict[str, Any]) -> ProcessIdentity:
-    folder = serve_folder(home)
-    with open(folder / "server.log", "wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "warpbeam.serve.local_server"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-            env={**os.environ, "WARPBEAM_HOME": str(home)},
-            start_new_session=True,
-        )
-    assert child.stdin is not None
-    child.stdin.write(json.dumps(config).encode())
-    child.stdin.close()
-    process = identify(child.pid) or ProcessIdentity(child.pid, 0, "", "")
-    child.returncode = 0  # never waited for: it outlives us, and Popen would warn about that
-    return process
-
-
-def _free_port(host: str, port: int) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for candidate in (*range(port, min(port + PORTS_TRIED, 2**16)), 0) if port else (0,):
-        with socket.socket(family) as probe:
-            # Serve sets it too: a port in TIME_WAIT is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, candidate))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise InfraError(f"no port is free on {host}", reason="no_port")
-
-
-def _wait_started(home: Path, process: ProcessIdentity) -> LocalServe:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and is_running(process):
-        state = running_state(home)
-        if state is not None and state.process == process:
-            return state
-        time.sleep(0.05)
-    end_process(process, grace_s=STOP_GRACE_S)
-    log = serve_folder(home) / "server.log"
-    tail = "\n".join(log.read_text("utf-8", errors="replace").splitlines()[-15:])
-    raise InfraError("Ray Serve did not start", why=f"the last lines of {log}:\n{tail}", reason="serve_not_started")
-
-
-def _send(state: LocalServe, command: dict[str, Any]) -> None:
-    """Carry out a command in the server; its error is raised here."""
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(state.control_socket))
-            connection.sendall(json.dumps(command).encode() + b"\n")
-            reply = connection.makefile().readline()
-        answer = json.loads(reply)
-    except (OSError, ValueError) as error:
-        raise InfraError(
-            "this machine's Serve ended while it was asked",
-            why=str(error),
-            fix="run the command again: a new one is started",
-            reason="serve_gone",
-        ) from error
-    if not answer["ok"]:
-        told = answer["error"]
-        kind = UserError if told["owner"] == "ml" else InfraError
-        raise kind(told["what"], why=told["why"], fix=told["fix"], reason=told["reason"])
-
-
-def _stop(home: Path, state: LocalServe) -> None:
-    # Some of Ray's helpers notice only after a while that their Ray has ended.
-    try:
-        helpers = psutil.Process(state.process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        helpers = []
-    end_process(state.process, grace_s=STOP_GRACE_S)
-    _, left = psutil.wait_procs(helpers, timeout=2)
-    for helper in left:
-        with suppress(psutil.NoSuchProcess):
-            helper.kill()
-    psutil.wait_procs(left, timeout=5)
-    shutil.rmtree(state.short_dir, ignore_errors=True)
-    remove_state(home)
-
-
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """One deploying command a home."""
-    folder = serve_folder(home)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -22,7 +22,7 @@ class EngineOptions(BaseModel):
     batch_requests: Annotated[int, Field(ge=1, le=512)] = 32
     """Requests computed at the same time."""
     cache_gib: Annotated[float, Field(gt=0)] | None = None
-    """Key/value cache at most; None: 1 GiB on CPUs, 60% of the free memory on GPUs."""
+    """Key/value cache and its work space at most; None: 1 GiB on CPUs, 60% of the free memory on GPUs."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads of the computation; None: torch's own choice."""
 

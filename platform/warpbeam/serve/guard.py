@@ -18,6 +18,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+TOKEN_ENV = "WARPBEAM_SERVE_TOKEN"
+"""The token where no file of it is given. Tokens never travel in Serve's configuration: Ray keeps that."""
+
 OPEN_PATHS = frozenset({"/health"})
 MAX_BODY_BYTES = 4 * 2**20
 MAX_DRAINED_BYTES = 64 * 2**20

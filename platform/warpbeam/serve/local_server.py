@@ -78,7 +78,10 @@ class LocalServer:
             _temp_dir=self._state.short_dir,
         )
         self._gpus = int(ray.cluster_resources().get("GPU", 0))
-        serve.start(http_options={"host": self._state.host, "port": self._state.port})
+        serve.start(
+            http_options={"host": self._state.host, "port": self._state.port},
+            logging_config={"enable_access_log": False},
+        )
         self._commands = socketserver.UnixStreamServer(str(self._state.control_socket), _handler_for(self))
         self._state.control_socket.chmod(0o600)
         write_state(self._home, self._state)

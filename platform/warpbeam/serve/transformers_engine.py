@@ -11,7 +11,9 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,8 +25,8 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from transformers.generation.logits_process import LogitsProcessorList
 
 from warpbeam.errors import UserError
-from warpbeam.serve.cache_plan import PAGE_TOKENS, CachePlan, kv_bytes_per_token, plan_cache
-from warpbeam.serve.engine import EngineDead, EngineLimits, EngineStats, SamplingParams, TokenChunk
+from warpbeam.serve.cache_plan import PAGE_TOKENS, CachePlan, bytes_per_token, plan_cache
+from warpbeam.serve.engine import EngineDead, EngineLimits, EngineStats, FinishReason, SamplingParams, TokenChunk
 from warpbeam.serve.engine_options import EngineOptions
 from warpbeam.serve.model_folder import ModelFolder
 from warpbeam.serve.sampling import RowSampling, choose_tokens
@@ -35,6 +37,16 @@ WATCH_EVERY_S = 0.5
 """How often the generation thread is looked at while requests wait for it."""
 
 
+@dataclass
+class _Request:
+    """One request in flight."""
+
+    chunks: asyncio.Queue[TokenChunk | EngineDead | None] = field(default_factory=asyncio.Queue)
+    """None: it was cancelled."""
+    delivered: int = 0
+    """Tokens passed on."""
+
+
 class TransformersEngine:
     """See engine.Engine."""
 
@@ -43,7 +55,7 @@ class TransformersEngine:
         self._options = options
         self._manager: Any = None
         self._limits: EngineLimits | None = None
-        self._queues: dict[str, asyncio.Queue[TokenChunk | EngineDead | None]] = {}
+        self._requests: dict[str, _Request] = {}
         self._generated_tokens = 0
         self._watcher: asyncio.Task[None] | None = None
 
@@ -70,12 +82,11 @@ class TransformersEngine:
     async def generate(
         self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str
     ) -> AsyncGenerator[TokenChunk, None]:
-        queue: asyncio.Queue[TokenChunk | EngineDead | None] = asyncio.Queue()
-        self._queues[request_id] = queue
+        request = self._requests[request_id] = _Request()
         try:
             self._submit(prompt_ids, params, request_id)
             finished = False
-            while not finished and (chunk := await queue.get()) is not None:
+            while not finished and (chunk := await request.chunks.get()) is not None:
                 if isinstance(chunk, EngineDead):
                     raise chunk
                 finished = chunk.finish_reason is not None
@@ -84,16 +95,16 @@ class TransformersEngine:
             self.cancel(request_id)
 
     def cancel(self, request_id: str) -> None:
-        queue = self._queues.pop(request_id, None)
-        if queue is None:
+        request = self._requests.pop(request_id, None)
+        if request is None:
             return
-        queue.put_nowait(None)
+        request.chunks.put_nowait(None)
         # A request that has ended by itself is no longer known to the router.
         if self._manager.output_router.result_handlers.pop(request_id, None) is not None:
             self._manager.cancel_request(request_id)
 
     def stats(self) -> EngineStats:
-        return EngineStats(requests=len(self._queues), generated_tokens=self._generated_tokens)
+        return EngineStats(requests=len(self._requests), generated_tokens=self._generated_tokens)
 
     def healthy(self) -> bool:
         return (
@@ -112,7 +123,7 @@ class TransformersEngine:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def _submit(self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str) -> None:
-        self._manager.register_result_handler(request_id, _Deliver(self, request_id))
+        self._manager.register_result_handler(request_id, partial(self._deliver, request_id))
         accepted = self._manager.add_request(
             list(prompt_ids),
             request_id=request_id,
@@ -123,9 +134,25 @@ class TransformersEngine:
         if accepted is None:
             raise EngineDead("the engine has ended and takes no requests")
 
+    def _deliver(self, request_id: str, output: Any) -> None:
+        """Called on the event loop with all of a request's tokens so far: pass on the new ones."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        if output.error is not None:
+            request.chunks.put_nowait(EngineDead(f"the engine failed: {output.error}"))
+            return
+        new = tuple(output.generated_tokens[request.delivered :])
+        request.delivered += len(new)
+        self._generated_tokens += len(new)
+        finish: FinishReason | None = None
+        if output.is_finished():
+            finish = "stop" if new and new[-1] in self._folder.end_ids else "length"
+        request.chunks.put_nowait(TokenChunk(new, finish))
+
     def _fail_all(self, why: str) -> None:
-        for queue in self._queues.values():
-            queue.put_nowait(EngineDead(why))
+        for request in self._requests.values():
+            request.chunks.put_nowait(EngineDead(why))
 
     async def _watch(self) -> None:
         """A request put in after the thread's last breath is answered by nobody: notice and fail it."""
@@ -185,16 +212,22 @@ class TransformersEngine:
         else:
             budget = int(torch.cuda.mem_get_info()[0] * 0.6) if device == "cuda" else 2**30
         return plan_cache(
-            bytes_per_token=kv_bytes_per_token(
+            bytes_per_token=bytes_per_token(
                 layers=config.num_hidden_layers,
+                heads=heads,
                 kv_heads=getattr(config, "num_key_value_heads", None) or heads,
                 head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+                step_tokens=self._step_tokens(device),
                 bytes_per_value=model.dtype.itemsize,
             ),
             context_tokens=min(self._options.context_tokens or self._folder.max_positions, self._folder.max_positions),
             batch_requests=self._options.batch_requests,
             budget_bytes=budget,
         )
+
+    def _step_tokens(self, device: str) -> int:
+        """Tokens computed in one step: longer prompts are read in parts, so that others' answers go on."""
+        return max(2048 if device == "cuda" else 512, self._options.batch_requests)
 
     def _build_manager(self, model: Any, plan: CachePlan, device: str) -> Any:
         manager = model.init_continuous_batching(
@@ -206,7 +239,7 @@ class TransformersEngine:
                 page_size=PAGE_TOKENS,
                 num_blocks=plan.pages,
                 max_requests_per_batch=self._options.batch_requests,
-                max_batch_tokens=max(2048 if device == "cuda" else 512, self._options.batch_requests),
+                max_batch_tokens=self._step_tokens(device),
                 # Python runs between the steps (sampling per request), so steps are neither captured nor overlapped.
                 use_cuda_graph=False,
                 use_async_batching=False,
@@ -219,14 +252,14 @@ class TransformersEngine:
         processors = ContinuousBatchingLogitsProcessorList(
             LogitsProcessorList([_SamplingProcessor(never.to(device) if bool(never.any()) else None)])
         )
-        processors.tensors_required = 1
+        processors.tensors_required = 1  # it keeps a row of numbers for each of its own kind, ours is unused
         manager.logit_processor = processors
         return manager
 
     async def _warm_up(self) -> None:
         """First calls pay for thread pools and kernels: run a long prefill and both ways of sampling."""
         prompt = [self._folder.end_ids[0] if self._folder.end_ids else 0]
-        length = min(64, self.limits.context_tokens - 4)
+        length = max(1, min(64, self.limits.context_tokens - 4))
         runs = [
             self._drain(prompt * length, SamplingParams(max_tokens=4, temperature=0.0), "warm-up-greedy"),
             self._drain(prompt, SamplingParams(max_tokens=4, top_p=0.9, seed=0), "warm-up-sampled"),
@@ -237,30 +270,6 @@ class TransformersEngine:
         async with aclosing(self.generate(prompt_ids, params, request_id)) as chunks:
             async for _ in chunks:
                 pass
-
-
-class _Deliver:
-    """Turns transformers' outputs, which repeat all tokens so far, into chunks of new ones."""
-
-    def __init__(self, engine: TransformersEngine, request_id: str) -> None:
-        self._engine = engine
-        self._request_id = request_id
-        self._seen = 0
-
-    def __call__(self, output: Any) -> None:
-        queue = self._engine._queues.get(self._request_id)
-        if queue is None:
-            return
-        if output.error is not None:
-            queue.put_nowait(EngineDead(f"the engine failed: {output.error}"))
-            return
-        new = tuple(output.generated_tokens[self._seen :])
-        self._seen += len(new)
-        self._engine._generated_tokens += len(new)
-        finish: Literal["stop", "length"] | None = None
-        if output.is_finished():
-            finish = "stop" if new and new[-1] in self._engine._folder.end_ids else "length"
-        queue.put_nowait(TokenChunk(new, finish))
 
 
 class _SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]

@@ -11,8 +11,9 @@ import pytest
 from tests.unit.serve.api import folder
 from tests.unit.serve.scripted_engine import ScriptedEngine
 from warpbeam.errors import UserError
-from warpbeam.serve.app import TOKEN_ENV, AppArgs, ModelServer, find_token, served_name
+from warpbeam.serve.app import AppArgs, ModelServer, find_token, served_name
 from warpbeam.serve.engine_options import EngineOptions, check_options
+from warpbeam.serve.guard import TOKEN_ENV
 from warpbeam.serve.service import Service
 
 

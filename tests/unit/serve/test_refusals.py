@@ -265,10 +265,7 @@ def test_a_dead_engine_is_503_and_unhealthy() -> None:
 def test_errors_and_answers_carry_any_text(text: str) -> None:
     async def scenario() -> None:
         api = Api(ScriptedEngine())
-        assert (
-            text in error(await api.chat(model=text))["message"]
-            or repr(text) in error(await api.chat(model=text))["message"]
-        )
+        assert repr(text) in error(await api.chat(model=text))["message"]
         api.says(text)
         response = await api.complete(stream=True, max_tokens=50)
         assert "".join(chunk["choices"][0]["text"] for chunk in events(response)) == text
