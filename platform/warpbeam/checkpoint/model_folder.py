@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from warpbeam.checkpoint.node_cache import fetch_once
 from warpbeam.errors import InfraError, UserError
 from warpbeam.storage import open_uri
+from warpbeam.storage.config import local_path
 
 if TYPE_CHECKING:
     from warpbeam.storage import ObjectInfo, ObjectStore, StorageConfig
@@ -41,7 +42,7 @@ def fetch_model_folder(
     if uri.startswith("s3://"):
         store, prefix = open_uri(uri, config)
         return fetch_from_store(store, prefix, uri, cache_dir)
-    folder = Path(uri.removeprefix("file://")).expanduser()
+    folder = local_path(uri) if uri.startswith("file://") else Path(uri).expanduser()
     if not folder.is_dir():
         raise UserError(
             f"there is no model folder {folder}",

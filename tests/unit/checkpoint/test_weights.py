@@ -102,6 +102,9 @@ def test_an_empty_folder_is_said(tmp_path: Path) -> None:
 
 def test_a_local_folder_is_used_where_it_is(folder: Path, tmp_path: Path) -> None:
     assert fetch_model_folder(str(folder), None, tmp_path / "cache") == folder
+    spaced = tmp_path / "a folder"
+    spaced.mkdir()
+    assert fetch_model_folder(spaced.as_uri(), None, tmp_path / "cache") == spaced
     with pytest.raises(UserError, match="no model folder"):
         fetch_model_folder(str(folder / "missing"), None, tmp_path / "cache")
 
