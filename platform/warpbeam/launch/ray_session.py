@@ -22,7 +22,7 @@ from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.pool import Pool
 
 OBJECT_STORE_BYTES = 200_000_000
-_TEMP_PREFIX = "wb-"
+_TEMP_PREFIX = "wbray-"
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
