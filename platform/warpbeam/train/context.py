@@ -112,6 +112,7 @@ class Context:
         self.first_eval: EvalResult | None = None
         self.last_eval: EvalResult | None = None
         self.last_row: dict[str, Any] = {}
+        self.strategy = ""
         self.packing: attention.Packing | None = None
         self._built: Built | None = None
         self._state: Saved | None = None
@@ -175,7 +176,7 @@ class Context:
         return tracked
 
     def _adopt(self, bare: torch.nn.Module, module: torch.nn.Module, state: Saved, name: str) -> None:
-        self._module, self._state = module, state
+        self._module, self._state, self.strategy = module, state, name
         if self._loss is None:
             hook = hooks.load(self.job.code.loss, "code.loss") if self.job.code.loss else None
             self._loss = CausalLoss(bare, hook)
@@ -393,6 +394,7 @@ class Context:
             "first_eval": [self.first_eval.loss, self.first_eval.tokens] if self.first_eval else None,
         }
         setup.sink.beat(self.step_done, "checkpoint")
+        setup.sink.flush_soon()  # the rows of every committed step should be in the record
         states = capture_rng()
         saved = setup.checkpoints.save(self._state, self.step_done, train_state, states)
         self._saved_step = self.step_done

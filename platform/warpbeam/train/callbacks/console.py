@@ -26,7 +26,7 @@ class Console(Callback):
     def on_start(self, ctx: Context) -> None:
         kernel = f", attention: {ctx.packing.kernel} ({ctx.packing.reason})" if ctx.packing else ""
         begins = f"from step {ctx.step_done}" if ctx.step_done else "from the start"
-        self._say(f"{ctx.job.name}: {ctx.plan.strategy} on {ctx.world_size} rank(s), {begins}{kernel}")
+        self._say(f"{ctx.job.name}: {ctx.strategy} on {ctx.world_size} rank(s), {begins}{kernel}")
 
     def on_step(self, ctx: Context, row: Mapping[str, Any]) -> None:
         now = time.monotonic()

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from warpbeam.checkpoint.pieces import Box, Kind, Piece, Range, split_range, whole
@@ -97,6 +98,10 @@ class TorchState:
                 state["step"] = state["step"].fill_(step) if isinstance(state["step"], torch.Tensor) else step
 
     def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """By canonical name, tied ones once. FSDP2 leaves some gathered after a forward without backward: cut up again."""
+        for module in self._module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
         for name, parameter in self._module.named_parameters():
             yield canonical(name), parameter
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from warpbeam.errors import UserError
 from warpbeam.train.strategies.torch_state import TorchState
 
 
@@ -19,6 +20,15 @@ class Tracked(TorchState):
         bare = module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
         super().__init__(bare, optimizer, rank, world)
         self.module = module
+        own = {id(parameter) for _, parameter in self._parameters()}
+        groups = optimizer.param_groups if optimizer is not None else []
+        if any(id(parameter) not in own for group in groups for parameter in group["params"]):
+            raise UserError(
+                "ctx.track: the optimizer updates parameters that are not the model's",
+                why="sharding replaces a model's parameters, so an optimizer made before it holds the old ones",
+                fix="make the optimizer after fully_shard, from model.parameters()",
+                reason="foreign_parameters",
+            )
 
 
 @contextmanager
