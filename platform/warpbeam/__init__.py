@@ -1,0 +1,1 @@
+"""The layer between a GPU cluster and the model code."""

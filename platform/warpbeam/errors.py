@@ -36,7 +36,9 @@ class WarpbeamError(Exception):
         return _rebuild, (type(self), self.what, self.why, self.fix, self.reason)
 
     def __str__(self) -> str:
-        return "\n".join(line for line in (self.what, self.why and f"why: {self.why}", self.fix and f"fix: {self.fix}") if line)
+        return "\n".join(
+            line for line in (self.what, self.why and f"why: {self.why}", self.fix and f"fix: {self.fix}") if line
+        )
 
     def to_dict(self) -> dict[str, str]:
         """The same fields as JSON, for `--json` and for the record."""
