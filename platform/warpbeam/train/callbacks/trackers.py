@@ -1,0 +1,101 @@
+"""Experiment trackers that a team may run already: Weights & Biases and MLflow.
+
+    code: {callbacks: ["warpbeam.train.callbacks.trackers:WandB"]}       # WANDB_* from the environment
+    code: {callbacks: ["warpbeam.train.callbacks.trackers:MLflow"]}      # MLFLOW_TRACKING_URI from the environment
+
+Neither package is a dependency. The run's own record stays the truth; a resumed run keeps its run in the tracker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from warpbeam.errors import PlatformError
+from warpbeam.train.callbacks.base import Callback
+
+if TYPE_CHECKING:
+    from warpbeam.train.context import Context
+    from warpbeam.train.evaluate import EvalResult
+
+
+class WandB(Callback):
+    """One W&B run for each of our runs; the project is the team."""
+
+    _run: Any = None
+
+    def on_start(self, ctx: Context) -> None:
+        if ctx.rank == 0:
+            wandb = _package("wandb")
+            name = f"{ctx.job.team}/{ctx.job.name}"
+            run_id = hashlib.sha256(name.encode()).hexdigest()[:16]
+            self._run = wandb.init(
+                project=ctx.job.team, name=ctx.job.name, id=run_id, resume="allow", config=ctx.job.to_dict()
+            )
+
+    def on_step(self, ctx: Context, row: Mapping[str, Any]) -> None:
+        if self._run is not None:
+            self._run.log(_numbers(row), step=row["step"])
+
+    def on_eval(self, ctx: Context, result: EvalResult) -> None:
+        if self._run is not None:
+            self._run.log({"validation_metrics/loss": result.loss}, step=ctx.step_done)
+
+    def on_end(self, ctx: Context, state: str) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=0)
+
+
+class MLflow(Callback):
+    """One MLflow run for each of our runs; the experiment is the team."""
+
+    _client: Any = None
+
+    def on_start(self, ctx: Context) -> None:
+        if ctx.rank != 0:
+            return
+        tracking = _package("mlflow")
+        self._client = tracking.MlflowClient()
+        found = self._client.get_experiment_by_name(ctx.job.team)
+        experiment = found.experiment_id if found else self._client.create_experiment(ctx.job.team)
+        earlier = self._client.search_runs([experiment], f"tags.warpbeam_run = '{ctx.job.name}'", max_results=1)
+        if earlier:
+            self._run_id = earlier[0].info.run_id
+        else:
+            tags = {"warpbeam_run": ctx.job.name, "mlflow.runName": ctx.job.name}
+            self._run_id = self._client.create_run(experiment, tags=tags).info.run_id
+
+    def on_step(self, ctx: Context, row: Mapping[str, Any]) -> None:
+        self._log(_numbers(row), row["step"])
+
+    def on_eval(self, ctx: Context, result: EvalResult) -> None:
+        self._log({"validation_metrics/loss": result.loss}, ctx.step_done)
+
+    def on_end(self, ctx: Context, state: str) -> None:
+        if self._client is not None:
+            self._client.set_terminated(self._run_id, "FINISHED" if state == "done" else "KILLED")
+
+    def _log(self, numbers: dict[str, float], step: int) -> None:
+        if self._client is not None:
+            for name, value in numbers.items():
+                # MLflow's names take neither parentheses nor percent signs.
+                clean = name.replace("(", ".").replace(")", "").replace("%", "percent")
+                self._client.log_metric(self._run_id, clean, value, step=step)
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in row.items() if name != "step" and isinstance(value, int | float)}
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise PlatformError(
+            f"code.callbacks names {name}, which is not installed where the ranks run",
+            why=str(error),
+            fix=f"install it in the image or environment: pip install {name}",
+            reason="missing_package",
+        ) from error
