@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional
 
 from warpbeam.errors import UserError
+from warpbeam.train.forward import Forward, logits_of
 
 Kernel = Literal["varlen", "sdpa-per-example", "block-mask"]
 Inputs = dict[str, Any]
@@ -257,14 +258,15 @@ def prove(
     Returns:
         The packing that holds, and what `leak` measured for it.
     """
+    forward = Forward(model)
     try:
-        return packing, leak(module, packing, vocabulary, device)
+        return packing, leak(forward, module, packing, vocabulary, device)
     except Unsupported as error:
         packing = fall_back(model, error)
-        return packing, leak(module, packing, vocabulary, device)
+        return packing, leak(forward, module, packing, vocabulary, device)
 
 
-def leak(module: torch.nn.Module, packing: Packing, vocabulary: int, device: torch.device) -> float:
+def leak(forward: Forward, module: torch.nn.Module, packing: Packing, vocabulary: int, device: torch.device) -> float:
     """How much an example's logits change when its neighbour in the row changes, relative to their size. 0 is right.
 
     Collective where the model is sharded; call it without gradients. Draws no random numbers.
@@ -279,7 +281,8 @@ def leak(module: torch.nn.Module, packing: Packing, vocabulary: int, device: tor
     was_training = module.training
     module.eval()
     try:
-        one, two = (module(input_ids=row[None], **inputs).logits[0, lengths[0] :].float() for row in (first, second))
+        rows = ({"input_ids": row[None], **inputs} for row in (first, second))
+        one, two = (logits_of(forward(module, row))[0, lengths[0] :].float() for row in rows)
     finally:
         module.train(was_training)
     return float((one - two).abs().max() / (one.abs().max() + 1e-9))

@@ -24,7 +24,7 @@ class Batch:
         sample_ids: one a row; "pad" for a row that weighs nothing.
         step: the optimizer step that this is part of, from 1.
         last: ends the accumulation of its step.
-        global_loss_tokens: of the whole global batch, over all ranks and micro-batches.
+        global_loss_tokens: of the whole global batch, over all ranks and micro-batches; at least 1, to divide by.
         inputs: what a transformers model is called with: `model(**batch.inputs)`.
     """
 
@@ -54,7 +54,7 @@ def make_batch(rows: MicroBatch, packing: Packing | None, device: torch.device) 
         sample_ids=rows["sample_ids"],
         step=rows["step"] + 1,
         last=rows["last"],
-        global_loss_tokens=rows["global_loss_tokens"],
+        global_loss_tokens=max(1, rows["global_loss_tokens"]),
         inputs=inputs,
     )
 

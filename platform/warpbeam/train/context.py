@@ -4,12 +4,15 @@
         model = ctx.build_model()                                # or any torch module
         optimizer = torch.optim.AdamW(model.parameters())
         ctx.track(model=model, optimizer=optimizer)              # restored where there is something to restore
+        share = 0.0
         for batch in ctx.batches():                              # begins where the state says
             loss = ctx.loss(model, batch) / batch.global_loss_tokens
             (loss * ctx.grad_scale).backward()                   # gradients are sums over ranks, not means
-            if batch.last:
+            share += loss.detach()
+            if batch.last:                                       # an optimizer step may take several micro-batches
                 optimizer.step(); optimizer.zero_grad()
-                ctx.step(loss=loss)                              # metrics, heartbeat, checkpoint when due, stop
+                ctx.step(loss=share)                             # metrics, heartbeat, checkpoint when due, stop
+                share = 0.0
 
 The loop owns the mathematics; the Context owns everything around it: data in order, the learning rate of each step,
 evaluation, metrics, checkpoints, resuming, stopping. All ranks call all methods in the same order.
@@ -18,73 +21,31 @@ evaluation, metrics, checkpoints, resuming, stopping. All ranks call all methods
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from warpbeam.checkpoint.rng import capture_rng, restore_rng
 from warpbeam.data.reader import BatchReader, EvalReader
+from warpbeam.data.tokenizer import vocabulary_size
 from warpbeam.errors import RunFailed, UserError
 from warpbeam.plan.schedule import lr_of
-from warpbeam.record.phases import Phase, PhaseClock
+from warpbeam.record.phases import Phase
 from warpbeam.train import attention, hooks, seeds
 from warpbeam.train.batch import Batch, make_batch
-from warpbeam.train.callbacks.base import Callbacks
 from warpbeam.train.evaluate import EvalResult, LossSum, evaluate
 from warpbeam.train.flops import model_flops_per_token
 from warpbeam.train.loss import CausalLoss
-from warpbeam.train.metrics import Sink, StepMeter
+from warpbeam.train.metrics import StepMeter
 from warpbeam.train.model import Built, build, write_model_files
-from warpbeam.train.ranks import Ranks
-from warpbeam.train.saving import Checkpoints
+from warpbeam.train.setup import Setup
 from warpbeam.train.strategies.base import Saved, Strategy
 from warpbeam.train.strategies.build import make_strategy
 from warpbeam.train.strategies.tracked import Tracked, no_gradients
-
-if TYPE_CHECKING:
-    from warpbeam.data.dataset import Dataset
-    from warpbeam.job import Job
-    from warpbeam.plan.plan import Plan
-    from warpbeam.storage.config import StorageConfig
-    from warpbeam.storage.store import ObjectStore
-
-
-@dataclass(kw_only=True)
-class Setup:
-    """What the engine hands to a Context.
-
-    Attributes:
-        scratch: a folder on this node's disk, shared by its ranks.
-        peak_flops: of one accelerator, where it is known.
-        stop: set by whoever wants this process to stop (a signal handler of the launcher's).
-    """
-
-    job: Job
-    plan: Plan
-    root: Path
-    attempt: str
-    storage: StorageConfig
-    store: ObjectStore
-    ranks: Ranks
-    device: torch.device
-    sink: Sink
-    clock: PhaseClock
-    checkpoints: Checkpoints
-    train_data: Dataset
-    eval_data: Dataset | None
-    tokenizer: Any
-    total_steps: int
-    scratch: Path
-    peak_flops: float | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
-    callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
 
 
 class Context:
@@ -207,9 +168,9 @@ class Context:
     def _check_packing(self, module: torch.nn.Module) -> None:
         """Prove on this very model that packed examples do not see each other."""
         assert self._built is not None
-        if self._built.config is None or self.packing is None or not self.job.data.packing:
+        if self.packing is None or not self.job.data.packing:
             return
-        vocabulary = getattr(self._built.config, "vocab_size", 64)
+        vocabulary = vocabulary_size(self.tokenizer)
         with self._forward_only():
             self.packing, amount = attention.prove(self._built.module, module, self.packing, vocabulary, self.device)
         attention.refuse_leak(self._built.module, self.packing, amount)
@@ -272,10 +233,10 @@ class Context:
         setup.clock.switch(Phase.IDLE)
 
     def _begin(self) -> None:
-        """The held-out loss before the first step, callbacks; random numbers last, whatever was drawn until then."""
+        """Callbacks, the held-out loss before the first step; random numbers last, whatever was drawn until then."""
+        self._setup.callbacks.tell("on_start", self)
         if self.step_done == 0 and self._setup.eval_data is not None:
             self._evaluate()
-        self._setup.callbacks.tell("on_start", self)
         if self._rng is not None:
             restore_rng(self._rng)
         else:
@@ -367,9 +328,12 @@ class Context:
         assert setup.eval_data is not None
         assert self._module is not None
         setup.sink.beat(self.step_done, "evaluate")
-        with EvalReader(
-            setup.eval_data, self.rank, self.world_size, self.plan.micro_batch, setup.scratch / "parts"
-        ) as reader:
+        with (
+            setup.clock.phase(Phase.COMPUTE),
+            EvalReader(
+                setup.eval_data, self.rank, self.world_size, self.plan.micro_batch, setup.scratch / "parts"
+            ) as reader,
+        ):
             batches = (make_batch(rows, self.packing, self.device) for rows in reader)
             result = evaluate(self._module, self.loss, batches, setup.ranks, self.device, self._forward_only)
         if self.step_done == 0:

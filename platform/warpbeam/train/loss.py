@@ -7,7 +7,6 @@ vocabulary is the largest tensor of a step, and in instruction data most positio
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from warpbeam.errors import UserError
+from warpbeam.train.forward import Forward, logits_of
 
 IGNORE = -100
 
@@ -40,27 +40,26 @@ class CausalLoss:
     """
 
     def __init__(self, model: torch.nn.Module, hook: Hook | None = None) -> None:
-        parameters = inspect.signature(model.forward).parameters
-        self._takes = None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else frozenset(parameters)
+        self._forward = Forward(model)
         self._hook = hook
-        self._slices = hook is None and "logits_to_keep" in parameters
+        self._slices = hook is None and self._forward.slices_logits
         self._masks = self._slices and _understands_masks()
 
     def __call__(self, module: torch.nn.Module, batch: Rows) -> torch.Tensor:
         """Scalar float32 sum over this micro-batch; `module` is what the strategy calls for a forward."""
         targets = functional.pad(batch.labels[:, 1:], (0, 1), value=IGNORE)  # position i predicts token i + 1
         wanted = targets != IGNORE
-        inputs = {name: value for name, value in batch.inputs.items() if self._takes is None or name in self._takes}
         if self._hook is not None:
-            return self._by_hook(module(**inputs), batch, wanted)
+            return self._by_hook(self._forward(module, batch.inputs), batch, wanted)
         if self._masks:
-            logits, chosen = module(**inputs, logits_to_keep=wanted).logits, targets[wanted]
+            logits = self._forward(module, batch.inputs, logits_to_keep=wanted).logits
+            chosen = targets[wanted]
         elif self._slices:
             columns = wanted.any(dim=0).nonzero().flatten()
-            logits, chosen = module(**inputs, logits_to_keep=columns).logits, targets[:, columns].flatten()
+            logits = self._forward(module, batch.inputs, logits_to_keep=columns).logits
+            chosen = targets[:, columns].flatten()
         else:
-            outputs = module(**inputs)
-            logits, chosen = outputs.logits if hasattr(outputs, "logits") else outputs, targets.flatten()
+            logits, chosen = logits_of(self._forward(module, batch.inputs)), targets.flatten()
         return token_loss_sum(logits.reshape(-1, logits.shape[-1]), chosen)
 
     def _by_hook(self, outputs: Any, batch: Rows, wanted: torch.Tensor) -> torch.Tensor:

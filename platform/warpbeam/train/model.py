@@ -76,7 +76,9 @@ def build(
     else:
         config = scratch_config(job.model.config or {}, tokenizer)
     _check_vocabulary(config, tokenizer, chat=job.train.method == "sft")
-    module = _make(config, plan, trust_remote_code=job.model.trust_remote_code, empty=base is not None, device=device)
+    # A loop of the user's own shards as it likes, so it gets the model whole.
+    strategy = "own" if job.recipe else plan.strategy
+    module = _make(config, plan, strategy, job.model.trust_remote_code, empty=base is not None, device=device)
     if base is not None:
         base = _with_prefix(base, module)
     if job.train.activation_checkpointing:
@@ -192,12 +194,15 @@ def _check_vocabulary(config: Any, tokenizer: Any, *, chat: bool) -> None:
     check_tokenizer(tokenizer, chat=chat, embedding_rows=getattr(config.get_text_config(), "vocab_size", None))
 
 
-def _make(config: Any, plan: Plan, *, trust_remote_code: bool, empty: bool, device: torch.device) -> torch.nn.Module:
+def _make(
+    config: Any, plan: Plan, strategy: str, trust_remote_code: bool, *, empty: bool, device: torch.device
+) -> torch.nn.Module:
     """The module: drawn from the seeded generator, or empty; in pieces where it is large and ZeRO-3 shards it."""
     pad, config.pad_token_id = config.pad_token_id, None  # else that row of the embedding would never be trained
     config.use_cache = False
-    in_pieces = plan.strategy == "zero3" and (empty or (plan.parameters or 0) >= BORN_SHARDED)
-    dtype = torch.bfloat16 if plan.precision == "bf16" and empty and plan.strategy != "ddp" else torch.float32
+    in_pieces = strategy == "zero3" and (empty or (plan.parameters or 0) >= BORN_SHARDED)
+    # DeepSpeed keeps float32 masters beside bf16 weights; everybody else keeps float32 weights.
+    dtype = torch.bfloat16 if plan.precision == "bf16" and empty and strategy.startswith("zero") else torch.float32
     with ExitStack() as stack:
         stack.enter_context(_uninitialised())
         if in_pieces:

@@ -33,11 +33,12 @@ from warpbeam.storage import ObjectStore, StorageConfig, open_store
 from warpbeam.train import hooks, ops
 from warpbeam.train.callbacks.base import Callbacks
 from warpbeam.train.callbacks.standard import standard_callbacks
-from warpbeam.train.context import Context, Setup
+from warpbeam.train.context import Context
 from warpbeam.train.flops import peak_flops
 from warpbeam.train.ranks import Ranks, join, pick_device
 from warpbeam.train.recipes import lm
 from warpbeam.train.saving import Checkpoints, Identity
+from warpbeam.train.setup import Setup
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,7 @@ class TensorBoard(Callback):
                 self._writer.add_scalar(name, value, row["step"])
 
     def on_eval(self, ctx: Context, result: EvalResult) -> None:
-        if hasattr(self, "_writer"):  # the evaluation before the first step comes before on_start
-            self._writer.add_scalar("validation_metrics/loss", result.loss, ctx.step_done)
+        self._writer.add_scalar("validation_metrics/loss", result.loss, ctx.step_done)
 
     def on_checkpoint(self, ctx: Context, saved: SavedCheckpoint) -> None:
         self._files.refresh_soon(self._flush)

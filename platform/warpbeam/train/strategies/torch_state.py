@@ -98,7 +98,7 @@ class TorchState:
                 state["step"] = state["step"].fill_(step) if isinstance(state["step"], torch.Tensor) else step
 
     def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """By canonical name, tied ones once. FSDP2 leaves some gathered after a forward without backward: cut up again."""
+        """By canonical name, tied ones once. FSDP2 leaves some gathered after a forward: they are cut up again."""
         for module in self._module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
