@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from warpbeam.errors import InfraError, PlatformError
+from warpbeam.errors import PlatformError
 from warpbeam.storage.disk import disk_errors
 from warpbeam.storage.store import ObjectStore
 
@@ -57,42 +57,47 @@ class PartCache:
             if sha256 in self._mapped:
                 self._mapped.move_to_end(sha256)
                 return self._mapped[sha256]
-        path = self.fetch(key, sha256)
-        part = self._map(path, sha256)
-        if part is None:  # evicted since, or rotten on this disk
-            path.unlink(missing_ok=True)
-            part = self._map(self.fetch(key, sha256), sha256)
+        part = self._map(self._path(sha256), sha256)
         if part is None:
-            raise InfraError(f"{path} does not keep what is written to it", fix="check this node's disk", reason="disk")
+            part = self._fetch(key, sha256)
         with self._mapped_lock:
             self._mapped[sha256] = part
             while len(self._mapped) > _MAPPED_PARTS:
                 self._mapped.popitem(last=False)
         return part
 
-    def fetch(self, key: str, sha256: str) -> Path:
+    def fetch(self, key: str, sha256: str) -> None:
         """See to it that the part is on this node's disk; of several processes, one fetches and the others wait."""
-        path = self._folder / f"{sha256}.bin"
-        if not path.exists():
-            with disk_errors(path), self._lock(int(sha256[:8], 16) % _LOCKS):
-                if not path.exists():
-                    self._download(key, sha256, path)
-                    self._evict(keep=path)
-        return path
+        if not self._path(sha256).exists():
+            self._fetch(key, sha256)
 
-    def _download(self, key: str, sha256: str, path: Path) -> None:
+    def _fetch(self, key: str, sha256: str) -> NDArray[np.uint8]:
+        """The part, mapped before anybody could evict it: a limit below a window's size costs time, never a part."""
+        path = self._path(sha256)
+        with disk_errors(path), self._lock(int(sha256[:8], 16) % _LOCKS):
+            part = self._map(path, sha256)  # another process was faster
+            if part is None:  # not there, or rotten on this disk
+                part = self._download(key, sha256, path)
+                self._evict(keep=path)
+        return part
+
+    def _download(self, key: str, sha256: str, path: Path) -> NDArray[np.uint8]:
         arriving = path.with_suffix(".arriving")
         self._store.download(key, arriving)
-        found = hashlib.sha256(arriving.read_bytes()).hexdigest()
-        if found != sha256:
+        part = self._map(arriving, sha256)
+        if part is None:
             arriving.unlink()
             raise PlatformError(
                 f"{self._store.uri}/{key} is not the part that its seal describes",
-                why=f"sha256 {found[:12]}…, the seal says {sha256[:12]}…",
+                why=f"the seal says sha256 {sha256[:12]}…, its bytes have another",
                 fix="delete this data prefix and prepare the data again",
                 reason="corrupt_part",
             )
         arriving.replace(path)
+        return part
+
+    def _path(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}.bin"
 
     def _map(self, path: Path, sha256: str) -> NDArray[np.uint8] | None:
         """The file's bytes, checked once by each process; None when it is gone or wrong."""

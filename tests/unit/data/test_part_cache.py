@@ -63,7 +63,8 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     shas = {name: put(store, name, name.encode() * 100) for name in "abcd"}
     cache = PartCache(store, tmp_path / "cache", limit_bytes=300)
     for age, name in enumerate("cab"):
-        path = cache.fetch(name, shas[name])
+        cache.fetch(name, shas[name])
+        path = tmp_path / "cache" / f"{shas[name]}.bin"
         os.utime(path, (1000 + age, 1000 + age))
     PartCache(store, tmp_path / "cache").open("c", shas["c"])  # used again
     cache.fetch("d", shas["d"])
@@ -109,3 +110,15 @@ def test_a_full_disk_is_said_clearly(tmp_path: Path) -> None:
     with pytest.raises(InfraError, match="disk full") as caught:
         PartCache(FullDisk(tmp_path / "store"), tmp_path / "cache").open("a", "0" * 64)
     assert caught.value.reason == "disk_full"
+
+
+def test_a_part_that_another_process_evicts_at_once_is_still_read(tmp_path: Path) -> None:
+    class Crowded(PartCache):
+        """Its folder is full of other processes' newer parts."""
+
+        def _evict(self, keep: Path) -> None:
+            keep.unlink()
+
+    store = LocalStore(tmp_path / "store")
+    sha = put(store, "a", b"a" * 100)
+    assert bytes(Crowded(store, tmp_path / "cache").open("a", sha)) == b"a" * 100
