@@ -22,6 +22,7 @@ PADDED_ROWS = 384
 def build_model(path: Path, *, steps: int = 120) -> Path:
     """Overfit a small Qwen2 to one conversation and save it with its tokenizer."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # several on a busy machine wait for each other far longer than they compute
     tokenizer = byte_level()
     config = Qwen2Config(
         vocab_size=PADDED_ROWS,

@@ -123,6 +123,8 @@ def test_a_cancelled_request_leaves_nothing_behind(folder: ModelFolder) -> None:
         assert engine.stats().generated_tokens - before <= 24 + 2
         assert not engine._manager.batch_processor.scheduler.active_requests
         assert not engine._manager.output_router.result_handlers
+        while not engine._manager.output_router.output_queue.empty():
+            await asyncio.sleep(0.05)
 
     with_engine(folder, scenario)
 

@@ -157,6 +157,9 @@ class TransformersEngine:
     async def _watch(self) -> None:
         """A request put in after the thread's last breath is answered by nobody: notice and fail it."""
         while self.healthy():
+            # What was under way to a request when it was cancelled lands in a queue that nobody else reads.
+            while self._manager.get_result(timeout=0) is not None:
+                pass
             await asyncio.sleep(WATCH_EVERY_S)
         error = self._manager.background_thread_status.fatal_error
         logger.error("the generation thread has ended: %s", error)
