@@ -77,6 +77,8 @@ def _prepare_all(loaded: LoadedJob, config: StorageConfig, *, ray: bool, quiet: 
         if not quiet:
             for text in found[split].notes:
                 note(text)
+            for text in found[split].outcome:
+                note(f"{split}: {text}")
     return found
 
 
@@ -94,7 +96,7 @@ def _facts(data: PreparedData) -> dict[str, Any]:
         "prefix": data.prefix,
         "rows": index.total_rows,
         "loss_tokens": index.total_loss_tokens,
-        "notes": list(data.notes),
+        "notes": [*data.notes, *data.outcome],
     }
 
 

@@ -53,5 +53,7 @@ def _story(fate: Fate) -> str:
 
 
 def _fix(run: str, fate: Fate) -> str:
+    if fate.reason == Cause.NO_RESOURCES:
+        return "run it again when the cluster is free, with fewer --accelerators, or with a longer --start-timeout"
     saved = f"; its newest checkpoint (step {fate.committed_step}) stays" if fate.committed_step else ""
     return f"`warpbeam logs {run}` has the whole output of every rank{saved}"

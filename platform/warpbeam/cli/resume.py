@@ -40,4 +40,5 @@ def resume(
         )
     loaded = LoadedJob(job=job, path=root / "job.yaml", root=root, digest=digest(job))
     request = Request(loaded, load_pool(pool), accelerators)
-    carry_out(request, f"(or `warpbeam resume {view.run}`)", dry_run=False, yes=True, json=json)
+    again = f"(or `warpbeam resume {view.run}`)"
+    carry_out(request, again, start_timeout_s=600.0, dry_run=False, yes=True, json=json)

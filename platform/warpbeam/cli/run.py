@@ -30,6 +30,9 @@ def run(
     accelerators: Accelerators = None,
     fresh: Fresh = False,
     allow: Allow = None,
+    start_timeout: Annotated[
+        float, typer.Option("--start-timeout", metavar="SECONDS", help="How long ranks may wait for accelerators.")
+    ] = 600.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and what the name means.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask anything.")] = False,
     json: Json = False,
@@ -44,10 +47,10 @@ def run(
     from warpbeam.pool import load_pool
 
     request = Request(load_job(job), load_pool(pool), accelerators, fresh, frozenset(allow or ()))
-    carry_out(request, str(job), dry_run=dry_run, yes=yes, json=json)
+    carry_out(request, str(job), start_timeout_s=start_timeout, dry_run=dry_run, yes=yes, json=json)
 
 
-def carry_out(request: Request, job_name: str, *, dry_run: bool, yes: bool, json: bool) -> None:
+def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_run: bool, yes: bool, json: bool) -> None:
     """The part that `run` and `resume` share. Ends by raising the exit code."""
     from warpbeam.launch.begin import open_run, plan_request
     from warpbeam.launch.same_name import Finished
@@ -63,7 +66,7 @@ def carry_out(request: Request, job_name: str, *, dry_run: bool, yes: bool, json
     if dry_run:
         return
     _confirm(opened, yes)
-    fate = _drive(opened)
+    fate = _drive(opened, start_timeout_s)
     if json:
         print_json(fate.to_dict() | {"run": opened.planned.job.name, "team": opened.planned.job.team})
     else:
@@ -79,12 +82,12 @@ def _confirm(opened: Opened, yes: bool) -> None:
     typer.confirm(f"start at {price * opened.planned.plan.world_size:.2f} an hour?", abort=True)
 
 
-def _drive(opened: Opened) -> Fate:
+def _drive(opened: Opened, start_timeout_s: float) -> Fate:
     from warpbeam.cli.progress import TerminalReporter
     from warpbeam.launch.driver import Driver
 
     with TerminalReporter() as reporter:
-        return Driver(opened, reporter, process_began_at()).run()
+        return Driver(opened, reporter, process_began_at(), start_timeout_s).run()
 
 
 def process_began_at() -> float:

@@ -23,8 +23,9 @@ from warpbeam.launch.failure import Cause
 from warpbeam.launch.own_code import python_path
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA, RankTask
+from warpbeam.launch.ray_room import waiting_for
 from warpbeam.launch.ray_session import RaySession, threads_per_rank
-from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours
+from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours, resources_per_rank
 from warpbeam.launch.watch import AttemptWatch, Progress
 from warpbeam.record import keys
 from warpbeam.record.capture import ship_rest
@@ -34,6 +35,7 @@ from warpbeam.record.stop import request_stop
 from warpbeam.record.writer import RecordWriter, read_steps
 
 TICK_S = 0.1
+WAITING_S = 10.0  # how long ranks may take to appear before we ask Ray why they do not
 CALL_OFF_S = 20.0  # how long waiting ranks may take to notice that there will be no training
 
 
@@ -90,6 +92,7 @@ class Attempt:
     stop_wanted: Callable[[], bool]
     hidden: list[str]
     began_at: float
+    start_timeout_s: float
 
     def __post_init__(self) -> None:
         planned = self.opened.planned
@@ -100,9 +103,11 @@ class Attempt:
         self.group = WorkerGroup(self.plan, self.pool, self._task())
         self.timeline_s: dict[str, float] = {}
         self._state = RunState.STARTING
-        self._go_at: float | None = None
+        self._gone = False
+        self._compute_before_s = self.clock.totals()[Phase.COMPUTE]
+        self._window_at: tuple[float, float] | None = None
         self._stop_sent = False
-        self._preparing_until: int = -1
+        self._next_look_at = time.monotonic() + WAITING_S
 
     def run(self) -> AttemptEnd:
         """Blocks until every rank has ended. Raises what the preparation failed with."""
@@ -116,14 +121,17 @@ class Attempt:
         return self.end()
 
     def _tick(self) -> None:
-        if self._go_at is None:
+        if not self._gone:
             self._try_go()
         elif self.stop_wanted() and not self._stop_sent:
             self._stop_sent = True
             request_stop(self.opened.view, by="driver", reason="interrupted")
         progress = self.watch.look()
         self._note_state(progress)
-        if self._go_at is not None:
+        if progress.ranks_up == 0 and time.monotonic() > self._next_look_at:
+            self._next_look_at = time.monotonic() + WAITING_S
+            self._note_waiting()
+        if self._gone:
             self.reporter.training(progress)
 
     def _try_go(self) -> None:
@@ -141,8 +149,18 @@ class Attempt:
             self.claim.total(total)
         self.watch.total_steps = total
         self._word(True, {"data": {"train_prefix": places.train, "eval_prefix": places.eval}})
+        self._gone = True
+        if self._state is not RunState.WAITING:
+            self._open_window()
+
+    def _open_window(self) -> None:
+        """From here on, what the ranks measure themselves is where the time goes."""
         self.clock.switch(Phase.COMPUTE)
-        self._go_at = time.time()
+        self._window_at = (time.time(), self._window_s())
+
+    def _window_s(self) -> float:
+        """How long this attempt's window has been open: the driver's clock counts it as compute."""
+        return self.clock.totals()[Phase.COMPUTE] - self._compute_before_s
 
     def _total_holds(self) -> bool:
         """Whether a total that an earlier attempt froze is still this job's."""
@@ -153,17 +171,30 @@ class Attempt:
         """Bring the log up to what is seen: who the ranks are, and that they train."""
         if "workers" not in self.timeline_s and progress.ranks_up == progress.world_size:
             self._mark("workers")
+            self._state = RunState.STARTING
             self.claim.state(RunState.STARTING, members=self.watch.ranks.values())
-            if self._go_at is None:
+            if not self._gone:
                 self.clock.switch(Phase.PREPARE)
+            else:
+                self._open_window()
         if self._state is RunState.STARTING and self.watch.first_step_at is not None:
             self._state = RunState.RUNNING
             self.timeline_s["first_step"] = self.watch.first_step_at - self.began_at
             self.claim.state(RunState.RUNNING)
 
+    def _note_waiting(self) -> None:
+        need = {name: amount * self.plan.world_size for name, amount in resources_per_rank(self.pool).items()}
+        why = waiting_for(need)
+        if why is None:
+            return
+        self.reporter.note(f"{why}; giving up {self.start_timeout_s:.0f} s after the start")
+        if self._state is not RunState.WAITING:
+            self._state = RunState.WAITING
+            self.clock.switch(Phase.QUEUE)
+            self.claim.state(RunState.WAITING, why)
+
     def end(self) -> AttemptEnd:
         """Collect what the ranks left; once they have ended."""
-        window_s = time.time() - self._go_at if self._go_at is not None else 0.0
         self.clock.switch(Phase.IDLE)
         ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)
         try:
@@ -185,7 +216,7 @@ class Attempt:
             ending=ending,
             state=RunState(outcome["state"]) if outcome else None,
             step=int(outcome["step"]) if outcome else step,
-            window_s=window_s,
+            window_s=self._window_s(),
             before_s=self._before_s(clocks),
             ranks=[beat["buckets"] for beat in clocks],
             metrics=outcome["metrics"] if outcome else {},
@@ -193,15 +224,16 @@ class Attempt:
         )
 
     def _before_s(self, clocks: list[dict[str, Any]]) -> float:
-        """From the word to the mean moment at which the ranks' clocks began."""
-        if self._go_at is None or not clocks:
+        """How much of the window had passed at the mean moment at which the ranks' clocks began."""
+        if self._window_at is None or not clocks:
             return 0.0
         began = [float(beat["at"]) - sum(beat["buckets"].values()) for beat in clocks]
-        return max(0.0, float(sum(began) / len(began) - self._go_at))
+        opened_at, open_before_s = self._window_at
+        return open_before_s + max(0.0, float(sum(began) / len(began)) - opened_at)
 
     def _call_off(self) -> None:
         """Send waiting ranks home; those that train already end with this process."""
-        if self._go_at is None:
+        if not self._gone:
             self._word(False, {})
             self.group.done.wait(CALL_OFF_S)
             ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)

@@ -36,7 +36,7 @@ from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
 from warpbeam.record.writer import RecordWriter
 
-RESOURCES_TIMEOUT_S = 600.0
+START_TIMEOUT_S = 600.0
 TICK_S = 0.1
 KILL_S = 10.0
 
@@ -73,14 +73,22 @@ class Fate:
 
 
 class Driver:
-    """Runs one command. `began_at` is the wall-clock time at which the command was started."""
+    """Runs one command.
 
-    def __init__(self, opened: Opened, reporter: Reporter, began_at: float) -> None:
+    Args:
+        began_at: the wall-clock time at which the command was started.
+        start_timeout_s: how long the ranks of an attempt may wait for their accelerators.
+    """
+
+    def __init__(
+        self, opened: Opened, reporter: Reporter, began_at: float, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         self.opened = opened
         self.planned = opened.planned
         self.names = (self.planned.job.team, self.planned.job.name)
         self.reporter = reporter
         self.began_at = began_at
+        self.start_timeout_s = start_timeout_s
         self.clock = PhaseClock(Phase.START, age_s=time.time() - began_at)
         self.interrupts = Interrupts(self._on_first_signal)
         self.hidden: list[str] = []
@@ -93,7 +101,7 @@ class Driver:
         """Train until the run is done, stopped or given up. Raises only what happens before the claim."""
         with self.interrupts:
             self.hidden = secrets.apply(self.planned.job, self.planned.pool.pool)
-            needs = RayNeeds(self.planned.plan.world_size, RESOURCES_TIMEOUT_S, python_path(self.planned.root))
+            needs = RayNeeds(self.planned.plan.world_size, self.start_timeout_s, python_path(self.planned.root))
             session = RaySession(self.planned.pool.pool, needs)
             try:
                 check_own_code(self.planned.job, self.planned.root)
@@ -152,6 +160,7 @@ class Driver:
             stop_wanted=lambda: self.interrupts.requested,
             hidden=self.hidden,
             began_at=self.began_at,
+            start_timeout_s=self.start_timeout_s,
         )
         return self.attempt.run()
 

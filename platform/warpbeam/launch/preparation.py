@@ -118,6 +118,8 @@ class BackgroundPreparation:
         self._places = DataPlaces(plans["train"].prefix, plans["eval"].prefix if "eval" in plans else None)
         for part, split in zip(self._parts, plans, strict=True):
             result = part.wait()
+            for text in result.outcome if result else ():
+                self._on_note(f"{split} data: {text}")
             if split == "train":
                 self._train = result
 

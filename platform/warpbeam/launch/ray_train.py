@@ -80,31 +80,39 @@ class WorkerGroup:
         from ray.train.torch import TorchConfig, TorchTrainer
 
         on_cpu = self._pool.is_cpu
-        resources = {"CPU": self._pool.cpus_per_worker} | ({} if on_cpu else {"GPU": 1.0})
         trainer = TorchTrainer(
             rank_main,
             train_loop_config=self._task.to_dict(),
             torch_config=TorchConfig(backend="gloo" if on_cpu else "nccl"),
             scaling_config=ScalingConfig(
-                num_workers=self._plan.world_size, use_gpu=not on_cpu, resources_per_worker=resources
+                num_workers=self._plan.world_size,
+                use_gpu=not on_cpu,
+                resources_per_worker=resources_per_rank(self._pool),
             ),
             run_config=RunConfig(
                 name=f"{self._task.team}-{self._task.run}-{self._task.attempt}",
                 storage_path=str(storage),
-                failure_config=FailureConfig(max_failures=0),
+                failure_config=FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0),
             ),
         )
         trainer.fit()
 
 
+def resources_per_rank(pool: Pool) -> dict[str, float]:
+    """What Ray reserves for one rank."""
+    return {"CPU": pool.cpus_per_worker} | ({} if pool.is_cpu else {"GPU": 1.0})
+
+
 def explain(error: BaseException) -> Ending:
     """Which rank, and what kind of failure, is behind an error of Ray Train's."""
-    from ray.train import ControllerError, WorkerGroupError
+    from ray.train import ControllerError, PreemptionError, WorkerGroupError
 
     if isinstance(error, WorkerGroupError):
         return _from_ranks(error.worker_failures)
     if isinstance(error, ControllerError):
         return _from_controller(error.controller_failure)
+    if isinstance(error, PreemptionError):
+        return Ending(Cause.NODE_LOST, "a machine was taken away (preemption)", "preempted")
     ours = find_ours(error)
     if ours is not None:
         return _from_ours(ours, {})
