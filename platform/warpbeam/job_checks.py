@@ -247,6 +247,17 @@ def job(section: Job) -> list[Problem]:
                 if source.format not in WITHOUT_TURNS:
                     wrong = f"is {source.format}, but method pretrain reads text or tokens"
                     found.append(Problem(("data", part, i, "format"), wrong, "write `format: text`, or `method: sft`"))
+    if section.model.tokenizer is not None and not isinstance(section.model.tokenizer, str) and not section.code.render:
+        found += [
+            Problem(
+                ("data", part, i, "format"),
+                "is tokens: ids mean something only in the tokenizer that made them, and model.tokenizer is to be trained",
+                "write `tokenizer: PATH` under model:",
+            )
+            for part in ("train", "eval")
+            for i, source in enumerate(getattr(section.data, part))
+            if source.format == "tokens"
+        ]
     names = [secret.env for secret in section.secrets]
     for i, variable in enumerate(names):
         if variable in names[:i] or variable in section.env:

@@ -126,6 +126,11 @@ def test_jobs_are_frozen() -> None:
             "data.train[0].format",
             "pretrain reads text or tokens",
         ),
+        (
+            {"model": SCRATCH, "data__train": [{"path": "a", "format": "tokens"}]},
+            "data.train[0].format",
+            "in the tokenizer that made them",
+        ),
         ({"train__epochs": None}, "train:", "needs `epochs` or `max_steps`"),
         ({"train__epochs": 0}, "train.epochs", "must be more than 0"),
         ({"train__max_steps": 0}, "train.max_steps", "must be 1 or more"),

@@ -29,6 +29,10 @@ def init(
         str | None,
         typer.Option("--model", metavar="PATH", help="hf://, s3:// or a folder. Default: from scratch."),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option("--tokenizer", metavar="PATH", help="Of a model from scratch; ready token ids need theirs."),
+    ] = None,
     eval_data: Annotated[str | None, typer.Option("--eval", metavar="PATH", help="Held-out data.")] = None,
     team: Annotated[str, typer.Option("--team")] = "default",
     pool: Pool = None,
@@ -48,7 +52,10 @@ def init(
         )
     chosen = load_pool(pool).pool
     report = inspect_data(data, Path.cwd(), chosen.storage_config())
-    text = job_text(name, team, report, model=model, eval_data=eval_data, folder=folder, pool=chosen)
+    _check_tokens(report, model, tokenizer)
+    text = job_text(
+        name, team, report, model=model, tokenizer=tokenizer, eval_data=eval_data, folder=folder, pool=chosen
+    )
     _write_checked(path, text)
     if json:
         print_json({"job": str(path), "format": report.format, "seq_len": report.seq_len, "records": report.records})
@@ -57,6 +64,17 @@ def init(
     say(f"\nwrote {path}; next:")
     say(f"  $ warpbeam plan {path}")
     say(f"  $ warpbeam run {path}")
+
+
+def _check_tokens(report: DataReport, model: str | None, tokenizer: str | None) -> None:
+    """Ready token ids are worth nothing without the tokenizer that made them."""
+    if model is None and tokenizer is None and report.format == "tokens":
+        raise UserError(
+            f"{report.path} holds ready token ids: which tokenizer made them?",
+            why="the ids mean something in that tokenizer, and in no other",
+            fix="the same command with --tokenizer PATH (a model from scratch), or --model PATH",
+            reason="tokens_need_their_tokenizer",
+        )
 
 
 def _write_checked(path: Path, text: str) -> None:
@@ -76,7 +94,15 @@ def _write_checked(path: Path, text: str) -> None:
 
 
 def job_text(
-    name: str, team: str, report: DataReport, *, model: str | None, eval_data: str | None, folder: Path, pool: PoolFile
+    name: str,
+    team: str,
+    report: DataReport,
+    *,
+    model: str | None,
+    tokenizer: str | None,
+    eval_data: str | None,
+    folder: Path,
+    pool: PoolFile,
 ) -> str:
     """The job file, with a comment where a choice was made."""
     ranks = min(2, pool.accelerators)
@@ -91,7 +117,7 @@ schema: warpbeam/job/v1
 name: {name}
 team: {team}
 
-{_model_text(model, report.seq_len)}
+{_model_text(model and relative(model, folder), tokenizer and relative(tokenizer, folder), report.seq_len)}
 data:
   train: [{source}]
   eval: {held_out}{hint}
@@ -118,9 +144,11 @@ def relative(path: str, folder: Path) -> str:
     return os.path.relpath(path, folder)
 
 
-def _model_text(model: str | None, seq_len: int) -> str:
+def _model_text(model: str | None, tokenizer: str | None, seq_len: int) -> str:
     if model is not None:
-        return f"model: {{path: {_quoted(model)}}}\n"
+        own = f", tokenizer: {_quoted(tokenizer)}" if tokenizer else ""
+        return f"model: {{path: {_quoted(model)}{own}}}\n"
+    chosen = _quoted(tokenizer) if tokenizer else "{train: {vocab_size: 4096}}"
     return f"""\
 model:                             # small, from scratch; your own: {{path: "hf://ORG/NAME"}}
   config:
@@ -132,7 +160,7 @@ model:                             # small, from scratch; your own: {{path: "hf:
     intermediate_size: 640
     max_position_embeddings: {max(1024, seq_len)}
     tie_word_embeddings: true
-  tokenizer: {{train: {{vocab_size: 4096}}}}
+  tokenizer: {chosen}
 """
 
 

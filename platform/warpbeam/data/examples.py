@@ -111,6 +111,9 @@ def settle_format(source: RecordSource, files: Sequence[SourceFile], config: Sto
         raise UserError(
             f"none of the first records of {where} can be read",
             why=describe_places(bad[:1], config)[0],
+            fix="mend the file, or name another",
             reason="bad_records",
         )
-    raise UserError(f"no records: {where} holds only blank lines", reason="no_records")
+    raise UserError(
+        f"no records: {where} holds only blank lines", fix="name another file under data:", reason="no_records"
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 from warpbeam.data.index import FAILED, INDEX, SOURCES, Index, TaskTotals, add_stats, mark_failed, read_or_none
 from warpbeam.data.prepare_plan import PreparationPlan, Split, plan_preparation
 from warpbeam.data.prepare_task import Results, run_inline
-from warpbeam.data.stats import KEPT_PLACES, TaskStats, describe_places
+from warpbeam.data.stats import KEPT_PLACES, TaskStats, describe_outcome, describe_places
 from warpbeam.data.write import write_index
 from warpbeam.errors import InfraError, UserError, WarpbeamError
 from warpbeam.job import Job
@@ -48,6 +48,8 @@ class PreparedData:
     index: Index
     notes: tuple[str, ...]
     """What a person should know: files passed over, what the tokenizer lacks."""
+    outcome: tuple[str, ...]
+    """What became of records that were not used whole: skipped, cut, left out."""
 
 
 def prepare(
@@ -164,7 +166,8 @@ def _finish(
 
 
 def _prepared(plan: PreparationPlan, index: Index) -> PreparedData:
-    return PreparedData(plan.fingerprint, plan.prefix, plan.spec.tokenizer, index, plan.notes)
+    outcome = tuple(describe_outcome(index.stats, index.seq_len, plan.spec.storage))
+    return PreparedData(plan.fingerprint, plan.prefix, plan.spec.tokenizer, index, plan.notes, outcome)
 
 
 def _run_tasks(

@@ -21,7 +21,9 @@ from warpbeam.data.settle import SettledSource, settle_sources, settle_tasks, so
 from warpbeam.data.sources import TASK_BYTES, Task
 from warpbeam.data.tokenizer_store import StoredTokenizer, store_loaded, store_trained
 from warpbeam.data.write import STRETCH_TOKENS
+from warpbeam.errors import UserError
 from warpbeam.job import Job, TrainTokenizer
+from warpbeam.job_checks import WITHOUT_TURNS
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.layout import data_prefix
 from warpbeam.storage.store import ObjectStore
@@ -101,6 +103,8 @@ def plan_preparation(
     render = RenderHook(job.code.render, str(root), os.getcwd()) if job.code.render else None
     asked = job.data.train if split == "train" else job.data.eval
     settled = settle_sources(asked, root, config, rendered=render is not None)
+    if render is None:
+        _check_formats(job, settled)
     tasks = settle_tasks(settled, config)
     tokenizer = _settle_tokenizer(job, root, store, config, split, settled, tasks)
     fingerprint = _fingerprint(job, root, settled, tokenizer, render)
@@ -125,6 +129,25 @@ def plan_preparation(
     notes = tuple(source.note for source in settled if source.note) + tokenizer.notes
     sources = Sources(fingerprint, job.data.seq_len, tokenizer.prefix, *_listed(settled, tasks))
     return PreparationPlan(spec, sources, tuple(tasks), order, notes)
+
+
+def _check_formats(job: Job, settled: list[SettledSource]) -> None:
+    """What a job file's own check cannot see where its format is `auto`."""
+    for source in settled:
+        if job.train.method == "pretrain" and source.format not in WITHOUT_TURNS:
+            raise UserError(
+                f"{source.path} holds records of format {source.format}, but method pretrain reads text or tokens",
+                why="pretrain puts loss on every token; a conversation carries loss on the assistant's turns only",
+                fix="write `method: sft`, or `format: text` with `fields: {text: YOUR_FIELD}`",
+                reason="format_not_for_method",
+            )
+        if source.format == "tokens" and isinstance(job.model.tokenizer, TrainTokenizer):
+            raise UserError(
+                f"{source.path} holds ready token ids, but model.tokenizer is to be trained",
+                why="the ids mean something in the tokenizer that made them, and in no other",
+                fix="name that one: `tokenizer: PATH` (hf://, s3:// or a folder) under model:",
+                reason="tokens_need_their_tokenizer",
+            )
 
 
 def _settle_tokenizer(

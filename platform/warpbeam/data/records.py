@@ -112,8 +112,8 @@ def _parse_line(line: Line, file: SourceFile) -> RawRecord | BadRecord | Blank:
     data = line.data
     if data is None:
         return BadRecord(line.number, line.offset, "line_too_long", f"the line has {line.size} bytes")
+    refuse_disguise(data, file, first=line.offset == 0)
     data = data.removeprefix(codecs.BOM_UTF8)  # of the file, or of one that was appended to it
-    _refuse_array(data, file)
     if not data.strip():
         return Blank(line.number, line.offset)
     try:
@@ -131,7 +131,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if b"\0" in data:
         raise BadRecordError("nul_byte", f"a NUL byte at byte {data.index(0) + 1} of the line")
     try:
-        text = data.decode()
+        text = data.decode().rstrip()  # an error at the line's end is then in its last column, not on the next line
     except UnicodeDecodeError as error:
         raise BadRecordError("invalid_utf8", f"{error.reason} at byte {error.start + 1} of the line") from error
     try:
@@ -142,7 +142,10 @@ def parse_object(data: bytes) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         raise BadRecordError("invalid_utf8", "half of a surrogate pair, which is no character") from error
     except json.JSONDecodeError as error:
-        detail = f"{error.msg} at column {error.colno} (each line must be one whole JSON object)"
+        rule = "each line must be one whole JSON object"
+        if text.strip() in ("{", "["):  # the first line of something that is written over several
+            rule += "; jq -c . FILE > NEW.jsonl writes them so"
+        detail = f"{error.msg} at column {error.colno} ({rule})"
         raise BadRecordError("broken_json", detail) from error
     except RecursionError as error:
         raise BadRecordError("broken_json", "nested too deeply") from error
@@ -158,19 +161,47 @@ def _json_type(value: Any) -> str:
     return names[type(value)]
 
 
-def _refuse_array(line: bytes, file: SourceFile) -> None:
-    if line.lstrip().startswith(b"[") and re.search(r"\.json(\.gz|\.zst)?$", file.uri.lower()):
+MAGIC_BYTES = 16
+_MAGIC = {
+    b"\x1f\x8b": ("gzip", "give it a name that ends in .gz"),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", "give it a name that ends in .zst"),
+    b"PAR1": ("Parquet", "give it a name that ends in .parquet"),
+    b"\xff\xfe": ("UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+    b"\xfe\xff": ("UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+}
+
+
+def refuse_disguise(line: bytes, file: SourceFile, *, first: bool) -> None:
+    """Raise UserError for a file that is wholly something else than its name says: no line of it can be right.
+
+    Args:
+        line: an unpacked line, or the beginning of a text.
+        first: it is the file's first.
+    """
+    text = line.removeprefix(codecs.BOM_UTF8).strip()
+    if first:
+        _refuse_magic(line, file)
+    array = rb"\[" if re.search(r"\.json(\.gz|\.zst)?$", file.uri.lower()) else rb"\[\s*(\{|$)" if first else None
+    if file.kind == "jsonl" and array and re.match(array, text):
         raise UserError(
             f"{file.uri} holds one JSON array, not one object a line",
             why="only JSON Lines can be read in parallel and in bounded memory",
-            fix="jq -c '.[]' FILE.json > FILE.jsonl, and name that file",
+            fix="jq -c '.[]' FILE > FILE.jsonl, and name that file",
             reason="json_array",
         )
+
+
+def _refuse_magic(beginning: bytes, file: SourceFile) -> None:
+    for magic, (what, fix) in _MAGIC.items():
+        if beginning.startswith(magic) and (file.kind == "jsonl" or magic != b"PAR1"):  # a text may begin with it
+            why = f"its first bytes are those of {what}, its name says {file.kind}"
+            raise UserError(f"{file.uri} is a {what} file", why=why, fix=fix, reason="wrong_file_type")
 
 
 def _read_text(stream: BinaryIO, task: Task) -> Iterator[RawRecord | BadRecord]:
     pieces = read_pieces(stream) if task.file.compression else [read_range(stream, task.start, task.end)]
     for number, (offset, data) in enumerate(pieces, 1):
+        refuse_disguise(data[:MAGIC_BYTES], task.file, first=offset == 0)
         try:
             if b"\0" in data:
                 raise BadRecordError("nul_byte", f"a NUL byte at byte {offset + data.index(0) + 1}")

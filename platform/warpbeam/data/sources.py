@@ -6,6 +6,7 @@ is the same wherever and whenever it runs.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections import Counter
@@ -148,7 +149,7 @@ def _expand_local(path: str, written: str, root: Path) -> Expansion:
         literal, pattern = _split_pattern(written)
         folder = os.path.abspath(root / literal)
         if pattern is None or not os.path.isdir(folder):
-            raise _nothing(path, f"there is no {folder}")
+            raise _nothing(path, f"there is no {folder}{_near(folder)}")
         return _sift(path, _walk(folder, pattern), pattern=pattern)
 
 
@@ -289,6 +290,14 @@ def _nothing(path: str, why: str) -> UserError:
         fix=f"name a file, a folder or a pattern such as folder/*.jsonl; readable are {READABLE}",
         reason="no_records",
     )
+
+
+def _near(missing: str) -> str:
+    """The most similar name beside a path that does not exist."""
+    folder, name = os.path.split(missing)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _unreadable(path: str) -> UserError:

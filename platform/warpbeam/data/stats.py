@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from warpbeam.data.files import SourceFile
 from warpbeam.data.records import name_places
+from warpbeam.errors import WarpbeamError
 
 if TYPE_CHECKING:
     from warpbeam.storage import StorageConfig
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 KEPT_PLACES = 5
 DETAIL_CHARS = 500
 """An error's words may quote a whole record."""
+NAMED_WITHIN_BYTES = 64 << 20
+"""A line's number is found by reading the file up to it; a mere note does not read further than this."""
 
 
 class BadPlace(NamedTuple):
@@ -57,6 +60,35 @@ class TaskStats:
         self.bad[reason] = self.bad.get(reason, 0) + 1
         if len(self.places) < KEPT_PLACES:
             self.places.append(BadPlace(file, offset, reason, detail[:DETAIL_CHARS]))
+
+
+def describe_outcome(stats: TaskStats, seq_len: int, config: StorageConfig | None) -> list[str]:
+    """What became of records that were not used whole, in words; empty when all were."""
+    told = []
+    if stats.bad:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(stats.bad.items()))
+        told.append(f"{sum(stats.bad.values()):,} of {stats.records:,} records skipped as bad: {reasons}")
+        told += _first_places(stats.places, config)
+    done = {"truncated": stats.truncated, "split": stats.split, "dropped": stats.dropped}
+    if any(done.values()):
+        how = ", ".join(f"{count:,} {word}" for word, count in done.items() if count)
+        pieces = f"; {stats.remainders:,} pieces without loss left out" if stats.remainders else ""
+        told.append(
+            f"{sum(done.values()):,} of {stats.records:,} records longer than {seq_len:,} tokens: {how}{pieces}"
+        )
+    unused = {"blank": stats.blank, "left out by code.render": stats.left_out}
+    told += [f"{count:,} of {stats.records:,} records {word}" for word, count in unused.items() if count]
+    return told
+
+
+def _first_places(places: Sequence[BadPlace], config: StorageConfig | None) -> list[str]:
+    """The first bad record by its line, where that costs no long reading and the file is still the same."""
+    if not places or places[0].offset > NAMED_WITHIN_BYTES:
+        return []
+    try:
+        return [f"the first: {describe_places(places[:1], config)[0]}"]
+    except WarpbeamError:  # prepared before; the file has gone or changed since
+        return []
 
 
 def describe_places(places: Sequence[BadPlace], config: StorageConfig | None) -> list[str]:

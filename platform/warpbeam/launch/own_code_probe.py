@@ -38,7 +38,7 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
             "fix": "",
         }
     if not callable(found):
-        return {"what": "cannot be called", "why": f"it is a {type(found).__name__}", "fix": ""}
+        return {"what": "cannot be called", "why": f"it is of type {type(found).__name__}", "fix": ""}
     try:
         inspect.signature(found).bind(*[None] * argument_count)
     except TypeError as error:

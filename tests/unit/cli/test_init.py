@@ -39,6 +39,24 @@ def test_a_model_and_held_out_data(folder: Path) -> None:
     assert job.train.lr == 1e-5
 
 
+def test_a_model_s_folder_is_seen_from_the_job_file(folder: Path) -> None:
+    init("mine", data="my data.jsonl", model="weights/small", tokenizer="tok")
+    model = load_job(folder / "mine/job.yaml").job.model
+    assert (model.path, model.tokenizer) == ("../weights/small", "../tok")
+
+
+def test_ready_tokens_need_the_tokenizer_that_made_them(folder: Path) -> None:
+    (folder / "ids.jsonl").write_text('{"input_ids": [1, 2, 3]}\n' * 3)
+    with pytest.raises(UserError, match="which tokenizer made them") as caught:
+        init("mine", data="ids.jsonl")
+    assert "--tokenizer PATH" in caught.value.fix
+    assert not (folder / "mine").exists()
+    init("mine", data="ids.jsonl", tokenizer="tok")
+    job = load_job(folder / "mine/job.yaml").job
+    assert job.model.tokenizer == "../tok"
+    assert job.data.train[0].format == "tokens"
+
+
 def test_nothing_is_overwritten(folder: Path) -> None:
     init("mine", data="my data.jsonl")
     with pytest.raises(UserError, match="exists already"):

@@ -152,7 +152,6 @@ def test_weights_and_seed_prepare_nothing_anew(desk: Desk) -> None:
         lambda job: job["data"].update(packing=False),
         lambda job: job["data"].update(over_length="drop"),
         lambda job: job["data"].update(on_bad_record="skip"),
-        lambda job: job["train"].update(method="pretrain"),
         lambda job: job["model"].update(chat_template="{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"),
         lambda job: job["data"]["train"][0].update(fields={"messages": "messages"}),
     ],
@@ -165,6 +164,16 @@ def test_what_decides_a_byte_of_a_part_makes_another_data_set(desk: Desk, change
     assert fingerprint() == before
     change(desk.job)
     assert fingerprint() != before
+
+
+def test_the_method_decides_what_becomes_of_long_texts(desk: Desk) -> None:
+    desk.write("texts.jsonl", [json.dumps({"text": "one two three " * 40})])
+    desk.job["data"]["train"] = [{"path": "texts.jsonl"}]
+    plans = []
+    for method in ("sft", "pretrain"):
+        desk.job["train"]["method"] = method
+        plans.append(plan_preparation(desk.parsed(), desk.root, desk.store, desk.config).fingerprint)
+    assert plans[0] != plans[1]
 
 
 def test_a_copy_of_the_job_s_folder_is_the_same_data(desk: Desk, tmp_path: Path) -> None:
@@ -231,6 +240,36 @@ def test_a_few_skipped_records_are_counted(desk: Desk) -> None:
     assert prepared.index.stats.bad == {"broken_json": 1, "not_an_object": 1}
     assert prepared.index.stats.examples == 60
     assert len(prepared.index.stats.places) == 2
+    told = list(prepared.outcome)
+    assert told[0] == "2 of 62 records skipped as bad: 1 broken_json, 1 not_an_object"
+    assert "chats.jsonl:61: broken_json" in told[1]
+    assert desk.prepare().outcome == prepared.outcome  # found ready, and told all the same
+
+
+@pytest.mark.parametrize(("rule", "done"), [("drop", "2 dropped"), ("split", "2 split"), ("truncate", "2 truncated")])
+def test_what_was_done_with_long_records_is_told(desk: Desk, rule: str, done: str) -> None:
+    long = json.dumps({"messages": [turn for number in range(20) for turn in chat(number)]})
+    desk.chats("chats.jsonl", 60, extra=[long, long])
+    desk.job["data"]["over_length"] = rule
+    (told,) = desk.prepare().outcome
+    assert told == f"2 of 62 records longer than {SEQ_LEN} tokens: {done}"
+
+
+def test_nothing_is_told_where_every_record_was_used_whole(desk: Desk) -> None:
+    assert desk.prepare().outcome == ()
+
+
+def test_a_format_found_by_looking_must_go_with_the_job_too(desk: Desk) -> None:
+    desk.job["train"]["method"] = "pretrain"
+    with pytest.raises(UserError, match="format messages, but method pretrain"):
+        desk.prepare()
+    desk.write("ids.jsonl", [json.dumps({"input_ids": [5, 6, 7]})] * 3)
+    desk.job["train"]["method"] = "sft"
+    desk.job["data"]["train"] = [{"path": "ids.jsonl"}]
+    desk.job["model"]["tokenizer"] = {"train": {"vocab_size": 300}}
+    with pytest.raises(UserError, match=r"ready token ids, but model\.tokenizer is to be trained") as caught:
+        desk.prepare()
+    assert "tokenizer: PATH" in caught.value.fix
 
 
 def test_more_than_a_twentieth_skipped_is_an_error(desk: Desk) -> None:

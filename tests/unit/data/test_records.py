@@ -43,7 +43,7 @@ def write(path: Path, data: bytes) -> Path:
 
 LINE = st.one_of(
     st.builds(lambda text: json.dumps({"text": text}).encode(), st.text(max_size=40)),
-    st.sampled_from([b"", b"  ", b"{", b"[1]", b"\xff{}", b'{"a": "\0"}']),
+    st.sampled_from([b"", b"  ", b"{]", b"[1]", b"\xff{}", b'{"a": "\0"}']),
 )
 
 
@@ -133,6 +133,49 @@ def test_a_json_array_is_refused_with_the_fix(tmp_path: Path) -> None:
         read(write(tmp_path / "a.json", b'\n [{"a": 1}]\n'))
     assert "jq" in caught.value.fix
     assert read(write(tmp_path / "b.json", b'{"a": 1}\n{"a": 2}\n')) == [("b.json:1", {"a": 1}), ("b.json:2", {"a": 2})]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said", "fix"),
+    [
+        ("a.jsonl", gzip.compress(b'{"a": 1}\n'), "is a gzip file", ".gz"),
+        ("a.jsonl", zstandard.ZstdCompressor().compress(b'{"a": 1}\n'), "is a Zstandard file", ".zst"),
+        ("a.txt", gzip.compress(b"text"), "is a gzip file", ".gz"),
+        ("a.jsonl", b"PAR1\x15\x04", "is a Parquet file", ".parquet"),
+        ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), "is a UTF-16 file", "iconv"),
+        ("a.jsonl", b'[{"a": 1}, {"a": 2}]\n', "one JSON array", "jq -c '.[]'"),
+        ("a.jsonl", b'[\n{"a": 1},\n{"a": 2}\n]\n', "one JSON array", "jq -c '.[]'"),
+    ],
+)
+def test_a_file_that_is_something_else_is_named_as_what_it_is(
+    tmp_path: Path, name: str, data: bytes, said: str, fix: str
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        read(write(tmp_path / name, data))
+    assert fix in caught.value.fix
+
+
+def test_a_line_in_the_middle_is_one_bad_record_whatever_it_looks_like(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'{"n": 1}\n{\n[{"n": 2}]\n\x1f\x8b\n')
+    assert [what for _, what in read(path)] == [{"n": 1}, "broken_json", "not_an_object", "invalid_utf8"]
+    write(tmp_path / "b.txt", b"PAR1 is how a Parquet file begins")
+    assert read(tmp_path / "b.txt") == [("b.txt:1", "PAR1 is how a Parquet file begins")]
+
+
+def test_an_object_over_several_lines_is_told_how_to_be_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'{\n "n": 1\n}\n')
+    (task,) = cut_tasks(expand(str(path), tmp_path, None).files)
+    bad = next(iter(read_records(task, None)))
+    assert isinstance(bad, BadRecord)
+    assert "jq -c . FILE" in bad.detail
+
+
+def test_a_cut_line_is_broken_at_its_own_last_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'{"n": 1\n')
+    (task,) = cut_tasks(expand(str(path), tmp_path, None).files)
+    (bad,) = read_records(task, None)
+    assert isinstance(bad, BadRecord)
+    assert "at column 8 " in bad.detail
 
 
 @pytest.mark.parametrize("task_bytes", [64, 1 << 20])

@@ -25,6 +25,16 @@ def names(path: str, root: Path) -> list[str]:
     return [os.path.relpath(file.uri, root) for file in expand(path, root, None).files]
 
 
+def test_a_path_that_is_nearly_right_is_offered(tmp_path: Path) -> None:
+    write(tmp_path, "d/train.jsonl", "d/other.txt")
+    with pytest.raises(UserError) as caught:
+        expand("d/trian.jsonl", tmp_path, None)
+    assert caught.value.why.endswith("did you mean train.jsonl?")
+    with pytest.raises(UserError) as caught:
+        expand("nowhere/trian.jsonl", tmp_path, None)
+    assert "did you mean" not in caught.value.why
+
+
 def test_a_folder_means_every_readable_file_below_it(tmp_path: Path) -> None:
     write(
         tmp_path, "d/b.jsonl", "d/a.jsonl.gz", "d/sub/c.parquet", "d/e.TXT", "d/f.ndjson.zst", "d/g.json", "other.jsonl"
