@@ -1,23 +1,31 @@
-"""The rival of `make bench-trl`: TRL's SFTTrainer with DeepSpeed ZeRO-3 on the same examples, model, world and batch.
+"""The rival of `make bench-trl`: TRL's SFTTrainer with DeepSpeed ZeRO-3 on the same examples, model, world and rows.
 
     torchrun --nproc-per-node 2 tests/benchmarks/trl_sft.py --data DIR --tokenizer DIR --model CONFIG.json
-        --mode default|packed --rows ROWS_PER_RANK --seq-len N --steps N --out OUT.json
+        --mode MODE --rows ROWS_PER_RANK --seq-len N --steps N --out DIR
 
-Runs in an environment of its own (`make bench-trl` makes it): TRL is no dependency. Rank 0 writes, for each step
-after the first, its seconds and the loss tokens of the whole world.
+Runs in an environment of its own (`make bench-trl` makes it): TRL is no dependency. Each rank writes a line for each
+step into `DIR/steps-RANK.jsonl`: when it ended, and its own loss tokens.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
-import torch
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, TrainerCallback
 from trl import SFTConfig, SFTTrainer
+
+MODES = {
+    "default": {},  # one example a row, padded to the longest of its batch
+    "padding-free": {"padding_free": True},  # the same examples end to end in one row
+    "packed": {"packing": True, "packing_strategy": "bfd"},  # full rows, end to end in one
+    "packed-single": {"packing": True, "packing_strategy": "bfd"},  # full rows, one after the other, accumulated
+}
+"""All but the first keep examples apart by transformers' dense block mask: TRL passes `position_ids` that restart."""
 
 
 def arguments() -> argparse.Namespace:
@@ -25,7 +33,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for name in ("data", "tokenizer", "model", "out"):
         parser.add_argument(f"--{name}", required=True, type=Path)
-    parser.add_argument("--mode", choices=["default", "packed"], required=True)
+    parser.add_argument("--mode", choices=MODES, required=True)
     for name in ("rows", "seq-len", "steps"):
         parser.add_argument(f"--{name}", type=int, required=True)
     return parser.parse_args()
@@ -37,68 +45,68 @@ def as_prompt_completion(record: dict) -> dict:
 
 
 class StepClock(TrainerCallback):
-    """Seconds per optimizer step."""
+    """Writes the line of each optimizer step; `loss_tokens` are those of the micro-batches in the order of training."""
 
-    def __init__(self) -> None:
-        self.at: list[float] = []
+    def __init__(self, path: Path, accumulation: int) -> None:
+        self._file = path.open("w", buffering=1)
+        self._accumulation = accumulation
+        self.loss_tokens: list[int] = []
 
-    def on_step_end(self, *_args, **_kwargs) -> None:
-        self.at.append(time.perf_counter())
+    def on_step_end(self, _args, state, _control, **_kwargs) -> None:
+        end = state.global_step * self._accumulation
+        tokens = sum(self.loss_tokens[end - self._accumulation : end])
+        self._file.write(json.dumps({"at": time.monotonic(), "loss_tokens": tokens}) + "\n")
 
 
 def main() -> None:
-    """Train and write the measurement."""
+    """Train; whoever measures reads the lines."""
     args = arguments()
     data = load_dataset("json", data_files=str(args.data / "*.jsonl"), split="train").map(
         as_prompt_completion, remove_columns=["messages"]
     )
     model = AutoModelForCausalLM.from_config(Qwen2Config(**json.loads(args.model.read_text())))
-    packed = {"packing": True, "packing_strategy": "bfd"} if args.mode == "packed" else {}
+    rows, accumulation = (1, args.rows) if args.mode == "packed-single" else (args.rows, 1)
     zero3 = {
-        "train_micro_batch_size_per_gpu": args.rows,
-        "gradient_accumulation_steps": 1,
+        "train_micro_batch_size_per_gpu": rows,
+        "gradient_accumulation_steps": accumulation,
         "gradient_clipping": 1.0,
         "zero_optimization": {"stage": 3},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
     }
-    clock, loss_tokens = StepClock(), []
+    clock = StepClock(args.out / f"steps-{os.environ['RANK']}.jsonl", accumulation)
     trainer = SFTTrainer(
         model=model,
         processing_class=AutoTokenizer.from_pretrained(args.tokenizer),
         train_dataset=data,
         callbacks=[clock],
         args=SFTConfig(
-            output_dir=f"{args.out}.trl",
+            output_dir=str(args.out / "trl"),
             max_length=args.seq_len,
-            per_device_train_batch_size=args.rows,
+            per_device_train_batch_size=rows,
+            gradient_accumulation_steps=accumulation,
             max_steps=args.steps,
             learning_rate=1e-3,
             deepspeed=zero3,
-            use_cpu=not torch.cuda.is_available(),
+            use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,
             logging_steps=args.steps,
             save_strategy="no",
             report_to=[],
+            disable_tqdm=True,
             dataset_num_proc=1,
-            **packed,
+            **MODES[args.mode],
         ),
     )
     collate = trainer.data_collator
 
     def counting(examples):
         batch = collate(examples)
-        loss_tokens.append(int((batch["labels"] != -100).sum()))
+        clock.loss_tokens.append(int((batch["labels"] != -100).sum()))
         return batch
 
     trainer.data_collator = counting
     trainer.train()
-    gathered = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, loss_tokens[: args.steps])
-    if trainer.accelerator.is_main_process:
-        steps = [b - a for a, b in zip(clock.at, clock.at[1:], strict=False)]
-        tokens = [sum(rank) for rank in zip(*gathered, strict=True)][1 : len(steps) + 1]
-        args.out.write_text(json.dumps({"mode": args.mode, "step_s": steps, "loss_tokens": tokens}))
 
 
 if __name__ == "__main__":
