@@ -25,7 +25,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),
     "echo": (None, False),
-    "frequency_penalty": (None, 0),
+    "frequency_penalty": (None, 0, 0.0),
     "function_call": (None, "none"),
     "functions": (None, []),
     "logit_bias": (None, {}),
@@ -33,8 +33,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "parallel_tool_calls": (None, True, False),
     "prediction": (None,),
-    "presence_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0, 0.0),
+    "repetition_penalty": (None, 1, 1.0),
     "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
     "tool_choice": (None, "none", "auto"),
@@ -150,7 +150,8 @@ def parse_request(schema: type[RequestT], body: dict[str, Any]) -> RequestT:
         if key in INERT:
             continue
         if key in NEUTRAL:
-            if value not in NEUTRAL[key]:
+            # By type too: `logprobs: 0` asks for something, `logprobs: false` does not.
+            if not any(type(value) is type(neutral) and value == neutral for neutral in NEUTRAL[key]):
                 raise unsupported(key)
             continue
         fields[key] = value

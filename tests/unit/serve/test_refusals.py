@@ -53,6 +53,8 @@ def refused(route: str, fields: dict[str, Any]) -> dict[str, Any]:
         ("stop", [1]),
         ("stop", {"a": 1}),
         ("logprobs", 5),
+        ("logprobs", 0),
+        ("stream_options", []),
         ("logit_bias", {"5": 10}),
         ("presence_penalty", 0.5),
         ("frequency_penalty", -0.5),
