@@ -158,7 +158,7 @@ def per_example_attention(
     """
     if example_lengths is None:
         raise Unsupported(f"{type(module).__name__} does not hand its arguments on to the kernel")
-    _refuse(others, attention_mask)
+    _refuse(module, others, attention_mask)
     rows, heads, seq_len, _ = query.shape
     # [rows * seq_len, heads, head_dim] without a copy: projections come out that way.
     flat = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))
@@ -207,7 +207,7 @@ def varlen_attention(
         raise Unsupported(f"{type(module).__name__} does not hand its arguments on to the kernel")
     if dropout:
         raise Unsupported("attention dropout: torch's varlen_attn has none")
-    _refuse(others, attention_mask)
+    _refuse(module, others, attention_mask)
     from torch.nn.attention.varlen import varlen_attn
 
     rows, heads, seq_len, _ = query.shape
@@ -238,8 +238,11 @@ def _varlen_parameters() -> frozenset[str]:
     return frozenset(inspect.signature(varlen_attn).parameters)
 
 
-def _refuse(others: Inputs, mask: torch.Tensor | None) -> None:
+def _refuse(module: Any, others: Inputs, mask: torch.Tensor | None) -> None:
     """What would silently change the result if it were ignored."""
+    causal = others.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal):
+        raise Unsupported("the model's attention is not causal")
     if mask is not None:
         raise Unsupported("the model makes a mask of its own")
     for name in ("softcap", "s_aux", "position_bias", "head_mask"):
@@ -267,22 +270,24 @@ def prove(
 
 
 def leak(forward: Forward, module: torch.nn.Module, packing: Packing, vocabulary: int, device: torch.device) -> float:
-    """How much an example's logits change when its neighbour in the row changes, relative to their size. 0 is right.
+    """How much an example's logits change with its neighbour in the row and with its own end, relative to their size.
 
+    0 is right: an example sees only itself, and a token only what comes before it.
     Collective where the model is sharded; call it without gradients. Draws no random numbers.
     """
     lengths = [7, 9]
     length, ids = sum(lengths), max(2, min(vocabulary, 64))
     first = torch.arange(length, device=device) % ids
     second = first.clone()
-    second[: lengths[0]] = (second[: lengths[0]] + 1) % ids
+    for changed in (slice(0, lengths[0]), slice(length - 1, length)):
+        second[changed] = (second[changed] + 1) % ids
     places = torch.cat([torch.arange(n, device=device) for n in lengths])[None]
     inputs = {"position_ids": places, "use_cache": False, **packing.inputs(lengths, length, device)}
     was_training = module.training
     module.eval()
     try:
         rows = ({"input_ids": row[None], **inputs} for row in (first, second))
-        one, two = (logits_of(forward(module, row))[0, lengths[0] :].float() for row in rows)
+        one, two = (logits_of(forward(module, row))[0, lengths[0] : -1].float() for row in rows)
     finally:
         module.train(was_training)
     return float((one - two).abs().max() / (one.abs().max() + 1e-9))
@@ -294,8 +299,9 @@ def refuse_leak(model: torch.nn.Module, packing: Packing, amount: float) -> None
         return
     family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     raise UserError(
-        f"{family} models cannot be trained on packed rows: an example sees its neighbour in the row",
-        why=f"changing one example changed the next one's logits by {amount:.1e} of their size ({packing.kernel})",
-        fix="set `packing: false` under data:",
+        f"{family} models cannot be trained on packed rows: an example sees its neighbour, or a token what follows it",
+        why=f"changing what an example must not see changed its logits by {amount:.1e} of their size "
+        f"({packing.kernel}: {packing.reason})",
+        fix="set `packing: false` under data:, or take a causal language model",
         reason="packing_leaks",
     )

@@ -310,14 +310,13 @@ class Context:
 
     def _settle(self) -> None:
         """Evaluate and save where this step asks for it."""
-        ends = self.step_done >= self.total_steps
-        every = self.job.checkpoint.every_steps
-        saves = ends or self.stopping or (every is not None and self.step_done % every == 0)
+        ends, every = self.step_done >= self.total_steps, self.job.checkpoint.every_steps
+        regular = ends or (every is not None and self.step_done % every == 0)
         if self._setup.eval_data is not None:
             eval_every = self.job.train.eval_every
-            due = saves and not self.stopping if eval_every is None else self.step_done % eval_every == 0
-            if ends or due:
+            if ends or (regular if eval_every is None else self.step_done % eval_every == 0):
                 self._evaluate()
+        saves = regular or self.stopping  # a stop does not wait for an evaluation that was not due
         if saves:
             self._save()
         if self._meter is not None:

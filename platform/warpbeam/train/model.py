@@ -198,7 +198,10 @@ def _make(
     config: Any, plan: Plan, strategy: str, trust_remote_code: bool, *, empty: bool, device: torch.device
 ) -> torch.nn.Module:
     """The module: drawn from the seeded generator, or empty; in pieces where it is large and ZeRO-3 shards it."""
-    pad, config.pad_token_id = config.pad_token_id, None  # else that row of the embedding would never be trained
+    pad, config.pad_token_id = (
+        getattr(config, "pad_token_id", None),
+        None,
+    )  # else that row of the embedding would never be trained
     config.use_cache = False
     in_pieces = strategy == "zero3" and (empty or (plan.parameters or 0) >= BORN_SHARDED)
     # DeepSpeed keeps float32 masters beside bf16 weights; everybody else keeps float32 weights.
