@@ -89,6 +89,7 @@ def build(
 
 def scratch_config(given: Mapping[str, Any], tokenizer: Any) -> Any:
     """A transformers configuration from the job's mapping; what the tokenizer knows is filled in."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     from warpbeam.data.tokenizer import vocabulary_size
@@ -105,10 +106,10 @@ def scratch_config(given: Mapping[str, Any], tokenizer: Any) -> Any:
         )
     try:
         return AutoConfig.for_model(model_type, **settings)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise UserError(
             f"model.config is not a configuration of {model_type!r}",
-            why=str(error).strip().splitlines()[0][:300],
+            why=" ".join(str(error).split())[:300],
             fix="use the keys of that model's config.json",
             reason="bad_model_config",
         ) from error
@@ -198,10 +199,8 @@ def _make(
     config: Any, plan: Plan, strategy: str, trust_remote_code: bool, *, empty: bool, device: torch.device
 ) -> torch.nn.Module:
     """The module: drawn from the seeded generator, or empty; in pieces where it is large and ZeRO-3 shards it."""
-    pad, config.pad_token_id = (
-        getattr(config, "pad_token_id", None),
-        None,
-    )  # else that row of the embedding would never be trained
+    pad = getattr(config, "pad_token_id", None)
+    config.pad_token_id = None  # else that row of the embedding would never be trained
     config.use_cache = False
     in_pieces = strategy == "zero3" and (empty or (plan.parameters or 0) >= BORN_SHARDED)
     # DeepSpeed keeps float32 masters beside bf16 weights; everybody else keeps float32 weights.

@@ -59,7 +59,7 @@ def test_the_vocabulary_comes_from_the_tokenizer_unless_it_is_larger(tokenizer: 
 
 def test_an_embedding_too_small_is_refused_with_both_numbers(tokenizer: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
-        built(tokenizer, tmp_path, model__config=MODEL | {"vocab_size": 100})
+        built(tokenizer, tmp_path, model__config=MODEL | {"vocab_size": 100}, model__tokenizer="its-folder")
     assert "100" in raised.value.what
     assert str(max(tokenizer.get_vocab().values()) + 1) in raised.value.what
 
