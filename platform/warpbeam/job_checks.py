@@ -6,10 +6,12 @@ keys relative to the section. Only what the file alone can answer is here: data,
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from warpbeam.plan.model_shape import CONFIG_KEYS, FAMILIES
 from warpbeam.secret_shapes import names_a_secret, redact
 from warpbeam.spec_file import SECRETS_ADVICE
 from warpbeam.spec_problems import Problem, nearest, refuse, show
@@ -133,6 +135,11 @@ def _scratch(section: Model, config: Mapping[str, Any]) -> list[Problem]:
     found: list[Problem] = []
     if not isinstance(config.get("model_type"), str):
         found.append(Problem(("config", "model_type"), "is missing", "write for example `model_type: qwen2`"))
+    if config.get("model_type") in FAMILIES:  # transformers takes any key, and builds another model than was meant
+        for key in config:
+            near = None if key in CONFIG_KEYS else difflib.get_close_matches(key, CONFIG_KEYS, n=1, cutoff=0.85)
+            if near:
+                found.append(Problem(("config", key), "is no key of this model", f"did you mean `{near[0]}`?"))
     if section.tokenizer is None:
         found.append(
             Problem(
@@ -251,7 +258,7 @@ def job(section: Job) -> list[Problem]:
         found += [
             Problem(
                 ("data", part, i, "format"),
-                "is tokens: ids mean something only in the tokenizer that made them, and model.tokenizer is to be trained",
+                "is tokens: ids mean something only in the tokenizer that made them; model.tokenizer is to be trained",
                 "write `tokenizer: PATH` under model:",
             )
             for part in ("train", "eval")

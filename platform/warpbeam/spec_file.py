@@ -11,7 +11,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -149,6 +150,33 @@ def _secret_problem(text: str, key: KeyPath) -> list[Problem]:
 SECRETS_ADVICE: Final = (
     "remove it (and revoke it if this file was shared); name it under `secrets: [{env: NAME, from: name-in-the-pool}]`"
 )
+
+
+@contextmanager
+def placing(path: Path) -> Iterator[None]:
+    """Give file and line to errors that begin with a key of the file (`train.lr ...`), as its own checks do."""
+    try:
+        yield
+    except UserError as error:
+        line = _line_named(path, error.what)
+        if line is None:
+            raise
+        what = f"{path}:{line}: {error.what}"
+        raise UserError(what, why=error.why, fix=error.fix, reason=error.reason) from error
+
+
+def _line_named(path: Path, text: str) -> int | None:
+    """The line of the key that `text` begins with; None where the file (or a default) has it not."""
+    named = re.match(r"\w+(?=:)|\w+(\.\w+|\[\d+\])+", text)
+    if named is None:
+        return None
+    parts = re.findall(r"\w+", named[0])
+    key: KeyPath = tuple(int(part) if part.isdigit() else part for part in parts)
+    try:
+        spec = parse(read_text(path, kind="file"), name=str(path))
+    except UserError:  # gone meanwhile
+        return None
+    return spec.line_of(key) if key[:1] in spec.lines else None
 
 
 # ---- text -> Spec

@@ -104,6 +104,11 @@ def test_jobs_are_frozen() -> None:
             "model.config.vocab_size",
             "the tokenizer to train has 4096 entries",
         ),
+        (
+            {"model": SCRATCH | {"config": {"model_type": "qwen2", "hiden_size": 64}}},
+            "model.config.hiden_size",
+            "did you mean `hidden_size`?",
+        ),
         ({"model__tokenizer": SCRATCH["tokenizer"]}, "model.tokenizer", "cannot be trained for weights that exist"),
         ({"model__path": "https://huggingface.co/x"}, "model.path", "cannot be read from there"),
         ({"model__path": "hf://a/b/c"}, "model.path", "is not hf://ORG/NAME"),

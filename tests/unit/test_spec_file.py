@@ -8,7 +8,7 @@ import pytest
 
 from warpbeam.errors import UserError
 from warpbeam.job import load_job
-from warpbeam.spec_file import parse
+from warpbeam.spec_file import parse, placing
 
 GOOD = """\
 schema: warpbeam/job/v1
@@ -189,3 +189,23 @@ def test_every_key_knows_its_line() -> None:
     assert spec.line_of(("a", 1, "e")) == 5
     assert spec.line_of(("a", 1, "missing")) == 4
     assert spec.line_of(("nothing",)) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("train.global_batch 5 does not divide by 2 ranks", 10),
+        ("model.config.hidden_size must be a multiple", 3),
+        ("data.train[0].path: is not there", 5),
+        ("resources.accelerators asks for 8", None),
+        ("data cannot be read from there", None),
+        ("there is no folder", None),
+    ],
+)
+def test_an_error_that_begins_with_a_key_is_placed(tmp_path: Path, what: str, line: int | None) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(GOOD)
+    with pytest.raises(UserError) as caught, placing(path):
+        raise UserError(what, why="so", fix="this", reason="code")
+    assert caught.value.what == (f"{path}:{line}: {what}" if line else what)
+    assert (caught.value.why, caught.value.fix, caught.value.reason) == ("so", "this", "code")

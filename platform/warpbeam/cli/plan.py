@@ -34,10 +34,12 @@ def plan(
     from warpbeam.launch.begin import Request, plan_request
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.pool import load_pool
+    from warpbeam.spec_file import placing
 
     loaded = load_job(job)
-    found = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn).plan
-    check_own_code(loaded.job, loaded.root)
+    with placing(job):
+        found = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn).plan
+        check_own_code(loaded.job, loaded.root)
     if emit is Emit.DEEPSPEED:
         print_json(found.deepspeed)
     elif json:

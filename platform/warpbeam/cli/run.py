@@ -45,9 +45,11 @@ def run(
     from warpbeam.job import load_job
     from warpbeam.launch.begin import Request
     from warpbeam.pool import load_pool
+    from warpbeam.spec_file import placing
 
     request = Request(load_job(job), load_pool(pool), accelerators, fresh, frozenset(allow or ()))
-    carry_out(request, str(job), start_timeout_s=start_timeout, dry_run=dry_run, yes=yes, json=json)
+    with placing(job):
+        carry_out(request, str(job), start_timeout_s=start_timeout, dry_run=dry_run, yes=yes, json=json)
 
 
 def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_run: bool, yes: bool, json: bool) -> None:

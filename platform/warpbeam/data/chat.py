@@ -236,7 +236,7 @@ class _Renderer:
         return [(start, end if text[start:end].endswith(tuple(specials)) else closed(end)) for start, end in spans]
 
     def _render(self, turns: list[dict[str, Any]], **options: Any) -> tuple[str, list[tuple[int, int]]]:
-        from jinja2 import TemplateError
+        from jinja2 import TemplateError, TemplateSyntaxError
         from transformers.utils.chat_template_utils import render_jinja_template
 
         if not turns:
@@ -245,6 +245,12 @@ class _Renderer:
             texts, spans = render_jinja_template(
                 [turns], tools=self.tools, chat_template=self.template, **options, **self.args
             )
+        except TemplateSyntaxError as error:  # broken for every conversation: the job's mistake, not a record's
+            raise UserError(
+                f"the chat template is no valid Jinja: line {error.lineno}: {error.message}",
+                fix="mend it: model.chat_template in the job file, or chat_template.jinja beside the tokenizer",
+                reason="broken_template",
+            ) from error
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise ChatError(
                 f"the chat template refuses the conversation: {error}",

@@ -37,6 +37,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+SENTENCEPIECES = ("spiece.model", "sentencepiece.bpe.model")
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", *SENTENCEPIECES, "tekken.json")
+"""Where the entries are; transformers makes an empty tokenizer of a folder that has none of them."""
 PAD_CANDIDATES = (PADDING, "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")
 """Entries that may serve as padding when a tokenizer names none."""
 
@@ -231,6 +234,13 @@ def _model_settings(model: ModelSource, root: Path, config: StorageConfig | None
 def _load(folder: Path, where: str, trust_remote_code: bool, model_type: str | None) -> Any:
     from transformers import CONFIG_MAPPING, AutoTokenizer
 
+    if not any((folder / name).is_file() for name in VOCABULARIES) and not any(folder.glob("*.tiktoken")):
+        raise UserError(
+            f"there is no tokenizer in {where}",
+            why=f"it has none of {', '.join(VOCABULARIES)}",
+            fix="name the folder that `tokenizer.save_pretrained(FOLDER)` wrote: model.tokenizer",
+            reason="no_tokenizer",
+        )
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     if model_type in CONFIG_MAPPING:
         options["config"] = CONFIG_MAPPING[model_type]()

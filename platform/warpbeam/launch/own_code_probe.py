@@ -14,6 +14,8 @@ import os
 import sys
 from typing import Any
 
+_MOMENTS = ("on_start", "on_step", "on_eval", "on_checkpoint", "on_end")  # as in train.callbacks.base
+
 
 def _problem(target: str, argument_count: int) -> dict[str, str] | None:
     module_name, _, name = target.partition(":")
@@ -39,6 +41,13 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
         }
     if not callable(found):
         return {"what": "cannot be called", "why": f"it is of type {type(found).__name__}", "fix": ""}
+    if argument_count == 0 and isinstance(found, type) and not any(hasattr(found, moment) for moment in _MOMENTS):
+        own = [name for name in vars(found) if not name.startswith("_")]
+        return {
+            "what": "has none of a callback's methods",
+            "why": f"it has {', '.join(own) or 'none'}; a callback has any of {', '.join(_MOMENTS)}",
+            "fix": "write one of them, for example: def on_step(self, ctx, row): ...",
+        }
     try:
         inspect.signature(found).bind(*[None] * argument_count)
     except TypeError as error:

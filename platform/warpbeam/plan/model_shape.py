@@ -117,12 +117,28 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 
 
+# Keys of a config.json that decide a model, over all families: to find a misspelt one.
+CONFIG_KEYS: Final = (
+    *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "max_position_embeddings", "tie_word_embeddings", "hidden_act"),
+    *("hidden_activation", "activation_function", "initializer_range", "use_cache", "architectures", "torch_dtype"),
+    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_scaling"),
+    *("rope_parameters", "rotary_pct", "rotary_emb_base", "partial_rotary_factor", "attention_bias", "mlp_bias"),
+    *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "resid_dropout"),
+    *("embd_dropout", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "qk_layernorm"),
+    *("num_local_experts", "num_experts_per_tok", "bos_token_id", "eos_token_id", "pad_token_id"),
+    *("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "n_ctx"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """Sizes of a causal language model.
 
     Attributes:
         parameters: all of them, a tied embedding once.
+        positions: the longest sequence it is made for (max_position_embeddings); None where the config does not say.
+        learned_positions: each position has a parameter, so a longer sequence is impossible rather than unwise.
         active_parameters: those one token passes through (fewer in a mixture of experts).
         layer_parameters: of one layer, experts included: what ZeRO-3 gathers at a time.
     """
@@ -136,6 +152,8 @@ class ModelShape:
     head_dim: int
     intermediate_size: int
     tied: bool
+    positions: int | None
+    learned_positions: bool
     experts: int
     experts_per_token: int
     gated: bool
@@ -199,6 +217,8 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         head_dim=head_dim,
         intermediate_size=intermediate,
         tied=tied,
+        positions=get.size("max_position_embeddings") if get.value("max_position_embeddings") is not None else None,
+        learned_positions=family.learned_positions,
         experts=experts,
         experts_per_token=experts_per_token,
         gated=family.gated,

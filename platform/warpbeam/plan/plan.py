@@ -97,6 +97,7 @@ def make_plan(
     precision = _precision(job, pool)
     config = None if job.code.model else model_config if model_config is not None else scratch_config(job)
     shape = model_shape(config) if config is not None and is_known(config) else None
+    _check_positions(job, shape)
     micro_batch = _micro_batch(job, pool, ranks, precision, shape, elastic=elastic)
     accumulation = accumulation_steps(job.train.global_batch, ranks, micro_batch)
     memory = _memory(job, pool, ranks, precision, shape, micro_batch)
@@ -119,7 +120,7 @@ def make_plan(
         deepspeed=None if strategy == "ddp" else _deepspeed(job, pool, ranks, precision, micro_batch, accumulation),
         memory=memory,
         legal_world_sizes=legal_world_sizes(job.train.global_batch, job.parallelism.micro_batch, pool.max_ranks),
-        warnings=tuple(_warnings(pool, ranks, precision, config, memory)),
+        warnings=tuple(_warnings(job, pool, ranks, precision, config, shape, memory)),
     )
 
 
@@ -160,6 +161,16 @@ def _does_not_divide(job: Job, pool: Pool, ranks: int) -> UserError:
     )
 
 
+def _check_positions(job: Job, shape: ModelShape | None) -> None:
+    if shape and shape.learned_positions and shape.positions and job.data.seq_len > shape.positions:
+        raise UserError(
+            f"data.seq_len {job.data.seq_len} is longer than the {shape.positions} positions of the model",
+            why=f"{shape.family} has a parameter for each position, and none beyond them",
+            fix=f"write `seq_len: {shape.positions}` or less",
+            reason="too_few_positions",
+        )
+
+
 def _precision(job: Job, pool: Pool) -> Literal["fp32", "bf16"]:
     if job.train.precision == "auto":
         return "fp32" if pool.is_cpu else "bf16"
@@ -167,7 +178,13 @@ def _precision(job: Job, pool: Pool) -> Literal["fp32", "bf16"]:
 
 
 def _warnings(
-    pool: Pool, ranks: int, precision: str, config: dict[str, Any] | None, memory: MemorySum | None
+    job: Job,
+    pool: Pool,
+    ranks: int,
+    precision: str,
+    config: dict[str, Any] | None,
+    shape: ModelShape | None,
+    memory: MemorySum | None,
 ) -> Iterator[str]:
     """What works, but not as well as it looks."""
     cores = pool.accelerators
@@ -177,6 +194,8 @@ def _warnings(
         yield "bf16 on CPUs is slower than fp32 on most of them"
     if config is not None and not is_known(config):
         yield f"the planner does not know the model family {config.get('model_type')!r}: memory is not summed"
+    if shape and shape.positions and job.data.seq_len > shape.positions:
+        yield f"seq_len {job.data.seq_len} is longer than the model's max_position_embeddings ({shape.positions})"
     if memory is not None and not memory.fits:
         need, there = memory.total_gib, memory.available_gib
         yield f"a first sum needs {need:.1f} GiB for each rank, there are {there:.1f}: it may run out of memory"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.data import templates
 from tests.unit.data.conftest import TEXTS
+from warpbeam.data.messages import ChatError
 from warpbeam.data.tokenizer import (
     check_tokenizer,
     digest,
@@ -177,6 +178,14 @@ def test_a_template_that_never_ends_a_turn_is_refused(tokenizer: Any) -> None:
     assert stop_ids(endless) == (tokenizer.eos_token_id,)
 
 
+def test_a_template_that_is_no_jinja_is_the_job_s_mistake_and_no_record_s(tokenizer: Any) -> None:
+    broken = copy.deepcopy(tokenizer)
+    broken.chat_template = "{% for m in messages %}\n{{ m.role "
+    with pytest.raises(UserError, match="no valid Jinja: line 2") as caught:
+        check_tokenizer(broken, chat=True)
+    assert not isinstance(caught.value, ChatError)
+
+
 def test_chat_data_need_a_template(tokenizer: Any) -> None:
     bare = copy.deepcopy(tokenizer)
     bare.chat_template = None
@@ -213,7 +222,8 @@ def test_the_models_embedding_is_checked_when_its_tokenizer_is_loaded(tokenizer:
     ("model", "words"),
     [
         (Model(path="gone"), "there is no folder"),
-        (Model(path="empty"), "cannot be loaded"),
+        (Model(path="empty"), "there is no tokenizer in empty"),
+        (Model(config={"model_type": "qwen2"}, tokenizer="empty"), "there is no tokenizer in empty"),
         (Model(path="broken"), "cannot be loaded"),
         (Model(config={"model_type": "qwen2"}, tokenizer={"train": {"vocab_size": 400}}), "no tokenizer to load"),  # type: ignore[arg-type]
     ],

@@ -15,6 +15,7 @@ def loss(outputs, batch): ...
 def few(record): ...
 class Log:
     def __init__(self, extra): ...
+    def on_end(self, ctx, state): ...
 NOT_CALLABLE = 3
 """
 
@@ -55,6 +56,19 @@ def test_what_is_wrong_is_said(root: Path, target: str, words: list[str]) -> Non
     text = str(caught.value)
     assert all(word in text for word in words), text
     assert caught.value.exit_code == 2
+
+
+def test_a_callback_that_would_never_be_called_is_refused(root: Path) -> None:
+    (root / "watch.py").write_text(
+        "class Typo:\n    def on_stepp(self, ctx, row): ...\n"
+        "class Good:\n    def on_end(self, ctx, state): ...\n"
+        "class Inherits(Good): ...\n"
+        "def make(): return Good()\n"
+    )
+    check_own_code(job(code={"callbacks": ["watch:Good", "watch:Inherits", "watch:make"]}), root)
+    with pytest.raises(UserError, match="none of a callback's methods") as caught:
+        check_own_code(job(code={"callbacks": ["watch:Typo"]}), root)
+    assert "it has on_stepp; a callback has any of on_start, on_step" in caught.value.why
 
 
 def test_a_callback_is_made_without_arguments(root: Path) -> None:

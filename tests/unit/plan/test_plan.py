@@ -40,6 +40,18 @@ def test_precision_follows_the_hardware() -> None:
     assert "bf16" in slow.warnings[0]
 
 
+def test_rows_longer_than_the_model_s_positions() -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    with pytest.raises(UserError, match=r"data\.seq_len 128 is longer than the 64 positions") as caught:
+        make_plan(job(model__config=config), pool())
+    assert "seq_len: 64" in caught.value.fix
+    assert make_plan(job(model__config=config | {"n_positions": 128}), pool()).warnings == ()
+    rotary = job().model.config
+    assert rotary is not None
+    plan = make_plan(job(model__config=rotary | {"max_position_embeddings": 64}), pool())
+    assert "seq_len 128 is longer than the model's max_position_embeddings (64)" in plan.warnings
+
+
 def test_the_launchers_world_size_wins() -> None:
     sixteen = job(resources__accelerators=16)
     assert make_plan(sixteen, pool(), world_size=2).world_size == 2
