@@ -7,9 +7,11 @@ import signal
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.integration.launch_runs import Workplace, put_data
+from tests.integration.ray_head import ray_head
 from warpbeam.record.states import RunState
 from warpbeam.storage import StorageConfig
 
@@ -72,3 +74,55 @@ def test_a_run_survives_kill_and_interrupt_and_finishes_once(data: StorageConfig
     place.write_job(max_steps=total, lr="2e-3")
     code, text = place.run("run", "job.yaml")
     assert (code, "is finished, and the job file has changed" in text) == (2, True), text
+
+
+HOOKS = """
+import os
+
+def render(record, tokenizer):
+    return {"messages": record["messages"]}
+
+class Watch:
+    def on_start(self, ctx):
+        print("the token is", os.environ["MY_TOKEN"])
+
+    def on_step(self, ctx, row):
+        if ctx.step_done == 3 and ctx.rank == 1:
+            complain(ctx.step_done)
+
+def complain(step):
+    raise ValueError(f"step {step} is not to my taste")
+"""
+
+
+def test_a_submitted_job_runs_own_code_keeps_secrets_and_exits_as_the_job_does(
+    data: StorageConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = "canary-7f3a9b"
+    pool = tmp_path / "pool.yaml"
+    pool.write_text(Path("cluster/pools/local.yaml").read_text() + "secrets: {token: {env: POOL_TOKEN}}\n")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "hooks.py").write_text(HOOKS)
+    (folder / ".gitignore").write_text("*.txt\n")
+    place = Workplace(folder, data, "submitted")
+    place.write_job(
+        extra='code: {render: "hooks:render", callbacks: ["hooks:Watch"]}\nsecrets: [{env: MY_TOKEN, from: token}]\n'
+    )
+    monkeypatch.setenv("WARPBEAM_POOL", str(pool))
+    with ray_head({"POOL_TOKEN": canary}) as address:
+        code, text = place.run("submit", "job.yaml", "--address", address)
+        assert code == 1, text
+        assert "error: rank 1: ValueError: step 3 is not to my taste" in text
+        assert "hooks.py:16 in complain" in text
+        assert "Traceback" not in text
+        jobs = httpx.get(f"{address}/api/jobs/").text
+    view = place.view()
+    assert view.state() == (RunState.FAILED, "user_code_failed")
+    code, logs = place.run("logs", "submitted")
+    assert code == 0
+    assert "the token is [secret]" in logs
+    assert "Traceback" in logs, "the record has what the terminal leaves out"
+    assert canary not in jobs
+    record = [view.store.get(info.key) for info in view.store.list("teams/launch/runs/submitted/")]
+    assert not any(canary.encode() in content for content in record)

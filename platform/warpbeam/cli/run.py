@@ -64,6 +64,8 @@ def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_ru
     if isinstance(opened.decision, Finished):
         _say_finished(opened, json)
         return
+    if opened.planned.job.name != planned.job.name:
+        note(f"--fresh: it trains under the name {opened.planned.job.name!r}")
     _say_decision(opened)
     if dry_run:
         return
@@ -100,24 +102,29 @@ def process_began_at() -> float:
 
 
 def _say_finished(opened: Opened, json: bool) -> None:
-    run = opened.planned.job.name
+    from warpbeam.launch.same_data import changed_files
+
+    planned, run = opened.planned, opened.planned.job.name
     if json:
         print_json({"run": run, "team": opened.planned.job.team, "state": "done", "reason": "already_finished"})
         return
     say(f"run {run!r} is finished already, with this very job: nothing to do")
+    if files := changed_files(opened.view, planned.job, planned.root, planned.storage):
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        warn(f"its training data has changed since: {', '.join(files[:3])}{more}; --fresh trains on it as it is now")
     say(f"  `warpbeam status {run}` shows it, `warpbeam export {run}` exports it, --fresh trains it anew")
 
 
 def _say_decision(opened: Opened) -> None:
-    from warpbeam.launch.same_name import GoOn
+    from warpbeam.launch.same_name import GoOn, describe
 
     if not isinstance(opened.decision, GoOn):
         return
     commit = opened.view.log.newest_commit()
     at = f"at step {commit.step}" if commit else "from the beginning (no checkpoint was committed)"
     note(f"run {opened.planned.job.name!r} exists and is unfinished: it goes on {at}")
-    for change in opened.decision.changes:
-        note(f"  changed since: {change.key}: {change.old} -> {change.new}")
+    for change in describe(opened.decision.changes):
+        note(f"  changed since: {change}")
 
 
 def _show_end(opened: Opened, fate: Fate, job_name: str) -> None:

@@ -102,7 +102,7 @@ def _follow(jobs: RayJobs, submission_id: str, run: str, *, quiet: bool) -> None
 def _exit_code(state: JobState) -> int:
     if state.status == "SUCCEEDED":
         return 0
-    if state.message:
+    if state.message and state.exit_code is None:
         warn(f"{state.status}: {state.message.strip().splitlines()[0]}")
     return state.exit_code if state.exit_code is not None and 0 < state.exit_code < 5 else 1
 

@@ -26,6 +26,7 @@ from warpbeam.launch.rank import SCHEMA, RankTask
 from warpbeam.launch.ray_room import waiting_for
 from warpbeam.launch.ray_session import RaySession, threads_per_rank
 from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours, resources_per_rank
+from warpbeam.launch.same_data import check_same_data
 from warpbeam.launch.watch import AttemptWatch, Progress
 from warpbeam.record import keys
 from warpbeam.record.capture import ship_rest
@@ -144,6 +145,7 @@ class Attempt:
         total = total if total is not None else self.preparation.total_steps()
         if places is None or total is None:
             return
+        self._check_data(places.train)
         self._mark("data")
         if total != self.opened.view.log.total():
             self.claim.total(total)
@@ -152,6 +154,11 @@ class Attempt:
         self._gone = True
         if self._state is not RunState.WAITING:
             self._open_window()
+
+    def _check_data(self, train_prefix: str) -> None:
+        changes = getattr(self.opened.decision, "changes", ())
+        if not any(change.key.startswith("data.") for change in changes):  # those were judged by their own kind
+            check_same_data(self.opened.view, train_prefix)
 
     def _open_window(self) -> None:
         """From here on, what the ranks measure themselves is where the time goes."""

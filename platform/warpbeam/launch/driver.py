@@ -130,7 +130,8 @@ class Driver:
                 self.ends.append(end)
                 if end.ending is None:
                     state = end.state or RunState.DONE
-                    reason = "interrupted" if self.interrupts.requested and state is RunState.STOPPED else ""
+                    reason = "interrupted" if self.interrupts.requested else "asked"
+                    reason = reason if state is RunState.STOPPED else ""
                     return self._finish(claim, state, reason)
                 verdict = self._judge(end)
                 if isinstance(verdict, Stop):

@@ -20,6 +20,8 @@ from warpbeam.launch.bundle import Bundle
 POLL_S = 2.0
 GIVE_UP_S = 600.0
 BYTES_PER_POLL_S = 2_000_000  # the API sends the whole log each time: a long one is asked for less often
+AGENT_S = 60.0  # a dashboard answers some seconds before the agents that start jobs are there
+_PASSING = ("No available agent", "ServerDisconnectedError", "ClientConnectorError", "ClientConnectionResetError")
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
@@ -40,13 +42,21 @@ class JobState:
 class RayJobs:
     """The Jobs API of one cluster."""
 
-    def __init__(self, address: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not address.startswith(("http://", "https://")):
             raise UserError(
                 f"--address {address!r} is not a dashboard's address",
                 fix="write --address http://HOST:8265",
                 reason="bad_address",
             )
+        self._sleep, self._now = sleep, now
         self.address = address.rstrip("/")
         self._client = httpx.Client(base_url=self.address, headers=_auth(), timeout=_TIMEOUT, transport=transport)
 
@@ -77,7 +87,14 @@ class RayJobs:
             "runtime_env": {"working_dir": working_dir},
             "metadata": metadata,
         }
-        _check(self._request("POST", "/api/jobs/", json=body), "the job was not accepted")
+        deadline = self._now() + AGENT_S
+        while True:
+            answer = self._request("POST", "/api/jobs/", json=body)
+            if not _is_passing(answer) or self._now() > deadline:
+                return _check(answer, "the job was not accepted")
+            self._sleep(POLL_S)
+            if self._request("GET", f"/api/jobs/{submission_id}").status_code == 200:
+                return None  # it had been accepted; only the answer was lost
 
     def state(self, submission_id: str) -> JobState:
         """Where the job stands."""
@@ -161,6 +178,11 @@ def follow(
             yield state
             return
         sleep(max(POLL_S, len(text) / BYTES_PER_POLL_S))
+
+
+def _is_passing(answer: httpx.Response) -> bool:
+    """Whether the dashboard is there but the agent behind it is not yet."""
+    return answer.status_code == 500 and any(word in answer.text for word in _PASSING)
 
 
 def _check(answer: httpx.Response, what: str) -> None:

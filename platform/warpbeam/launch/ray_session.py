@@ -7,6 +7,7 @@ live as long as the Ray it started: Ray asks the kernel to kill its servers when
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import math
 import os
@@ -28,6 +29,7 @@ _ENVIRONMENT = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # our capture takes what ranks print, at the file descriptor
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end of an attempt is noticed
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at every start; what it sees, our attempts survive
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a rank's working folder stays the bundle
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_DEDUP_LOGS": "0",
@@ -138,6 +140,8 @@ class RaySession:
         import ray
         import ray._private.worker as driver_side
 
+        # Ray's servers need seconds to come up; what the driver imports next takes as long, and is wanted right after.
+        threading.Thread(target=_import_ray_train, name="import-ray-train", daemon=True).start()
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Whatever `log_to_driver` says, Ray prints raylets' essays on dead workers to stdout; we report those deaths.
         driver_side.print_to_stdstream = lambda *arguments, **options: None
@@ -181,6 +185,12 @@ class RaySession:
             fix="look at the disk and memory of this machine, then run the same command again",
             reason="ray_start",
         )
+
+
+def _import_ray_train() -> None:
+    """Ahead of time; what fails here fails again, and is told, where it is needed."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("ray.train.torch")
 
 
 def _sweep_leftovers() -> None:

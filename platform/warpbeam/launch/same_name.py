@@ -5,7 +5,7 @@ Nothing is ever silently resumed from, or written over, another experiment of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from warpbeam.errors import UserError
@@ -84,10 +84,26 @@ def next_name(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
+def describe(changes: Sequence[Change]) -> list[str]:
+    """`key: old -> new` of each value that differs, down to the keys inside a section."""
+    return [line for change in changes for line in _differences(change.key, change.old, change.new)]
+
+
 def _list(changes: Sequence[Change]) -> str:
-    return "\n".join(f"{change.key}: {_short(change.old)} -> {_short(change.new)}" for change in changes)
+    return "\n".join(describe(changes))
+
+
+def _differences(key: str, old: object, new: object) -> Iterator[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in [*old, *(name for name in new if name not in old)]:
+            yield from _differences(f"{key}.{name}", old.get(name), new.get(name))
+    elif isinstance(old, Sequence) and isinstance(new, Sequence) and not isinstance(old, str) and len(old) == len(new):
+        for number, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(f"{key}[{number}]", one, other)
+    elif old != new:
+        yield f"{key}: {_short(old)} -> {_short(new)}"
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    text = "nothing" if value is None else str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

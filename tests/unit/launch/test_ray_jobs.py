@@ -86,6 +86,20 @@ def test_nothing_secret_is_in_the_request(monkeypatch: pytest.MonkeyPatch) -> No
     assert "canary" not in str(body)
 
 
+def test_a_head_whose_agents_are_not_there_yet_is_asked_again() -> None:
+    early = httpx.Response(500, text="No available agent to submit job")
+    answers = [early, httpx.Response(404), httpx.Response(200, json={})]
+    pauses: list[float] = []
+    transport = httpx.MockTransport(lambda request: answers.pop(0))
+    RayJobs("http://head:8265", transport=transport, sleep=pauses.append).submit("x", "gcs://x.zip", "j", {})
+    assert (len(pauses), answers) == (1, [])
+    answers = [httpx.Response(500, text="ServerDisconnectedError"), httpx.Response(200, json={})]
+    RayJobs("http://head:8265", transport=transport, sleep=pauses.append).submit("x", "gcs://x.zip", "j", {})
+    assert (len(pauses), answers) == (2, [])
+    with pytest.raises(PlatformError, match="not accepted"):
+        cluster(lambda request: httpx.Response(500, text="broken")).submit("x", "gcs://x.zip", "j", {})
+
+
 def test_clear_words_for_a_wrong_address() -> None:
     with pytest.raises(UserError, match="not a dashboard's address"):
         RayJobs("head:8265")

@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit.launch.jobs import job
 from warpbeam.errors import UserError
-from warpbeam.launch.same_name import Begin, Finished, GoOn, decide, next_name
-from warpbeam.plan.compare import compare_jobs
+from warpbeam.launch.same_name import Begin, Finished, GoOn, decide, describe, next_name
+from warpbeam.plan.compare import Change, compare_jobs
 from warpbeam.record.states import RunState
 
 LR = compare_jobs(job(), job(train=job().to_dict()["train"] | {"lr": 2e-3}))
@@ -44,6 +44,19 @@ def test_a_change_that_needs_consent() -> None:
     assert "--allow train.lr" in caught.value.fix
     assert "0.001 -> 0.002" in caught.value.why
     assert decide("tiny", RunState.STOPPED, LR, ["train.lr"]) == GoOn(tuple(LR))
+
+
+def test_differences_are_told_down_to_the_key_that_differs() -> None:
+    old, new = ({"a": 1, "size": {"h": hidden, "n": 2}} for hidden in (64, 128))
+    model = Change("model.config", old, new, "impossible")
+    data = Change("data.train", [{"path": "a", "weight": None}], [{"path": "b", "weight": 1.0}], "impossible")
+    more = Change("data.eval", [], [{"path": "c"}], "harmless")
+    assert describe([model, data, more]) == [
+        "model.config.size.h: 64 -> 128",
+        "data.train[0].path: a -> b",
+        "data.train[0].weight: nothing -> 1.0",
+        "data.eval: [] -> [{'path': 'c'}]",
+    ]
 
 
 def test_what_would_be_another_experiment_is_never_allowed() -> None:
