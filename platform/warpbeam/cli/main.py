@@ -33,7 +33,7 @@ from warpbeam.errors import WarpbeamError
 
 app = typer.Typer(
     name="warpbeam",
-    help="Plan, train, watch and serve models: on this machine, on a Ray cluster, on Kubernetes.",
+    help="Plan, train, watch and serve models: on this machine, or on a Ray cluster.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
