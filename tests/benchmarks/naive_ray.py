@@ -1,6 +1,6 @@
 """The rival of `make bench-startup`: what a competent person writes first with Ray Data, Ray Train and DeepSpeed.
 
-    python -m tests.benchmarks.naive_ray DATA_GLOB TOKENIZER_DIR CONFIG_JSON STEPS OUT_JSON
+    python -m tests.benchmarks.naive_ray DATA_DIR TOKENIZER_DIR CONFIG_JSON STEPS OUT_JSON
 
 No resume, no masks, no packing across batches: tokenise, concatenate, cut, train. It writes when its first step ended.
 """

@@ -108,8 +108,8 @@ def start_ours(scene: Scene, data: Path, number: int) -> dict[str, float]:
 
 def start_naive(scene: Scene, data: Path) -> float:
     """Run the script once; seconds to its first step."""
-    out = data / "out.json"
-    given = [f"{data}/*.jsonl", str(scene.tokenizer), str(scene.config), str(STEPS), str(out)]
+    out = scene.folder / f"{data.name}.json"
+    given = [str(data), str(scene.tokenizer), str(scene.config), str(STEPS), str(out)]
     began_at = time.time()
     run([sys.executable, "-m", "tests.benchmarks.naive_ray", *given], {})
     seconds: float = json.loads(out.read_text())["first_step_at"] - began_at

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -24,6 +24,8 @@ from warpbeam.errors import InfraError, PlatformError, WarpbeamError
 DEFAULT_CPUS_PER_TASK = 0.5
 """So that a preparation finds room beside training workers on a small machine."""
 _MAX_BLOCKS = 10_000
+_BYTES_WORTH_A_WORKER = 2 * 2**20
+"""A new worker imports for seconds; with less than this to do, one after the other in a running one is sooner done."""
 _MAX_RETRIES = 3
 """Of a task whose worker died. Ray Data's own default is without end: a record that kills its worker would hang it."""
 
@@ -37,7 +39,7 @@ def run_with_ray(plan: PreparationPlan, *, cpus_per_task: float = DEFAULT_CPUS_P
         raise PlatformError("this process is not connected to Ray", fix="call ray.init first, or prepare without Ray")
     items = [{"number": number, "task": json.dumps(asdict(plan.tasks[number]))} for number in plan.order]
     with _quiet(DataContext.get_current()):
-        tasks = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
+        tasks = ray.data.from_items(items, override_num_blocks=_blocks(plan.tasks))
         results = tasks.map(
             _run_task, fn_kwargs={"spec": plan.spec.to_json()}, num_cpus=cpus_per_task, max_retries=_MAX_RETRIES
         )
@@ -53,6 +55,12 @@ def run_with_ray(plan: PreparationPlan, *, cpus_per_task: float = DEFAULT_CPUS_P
                 fix="the same command again goes on with what is sealed already",
                 reason="preparation_failed",
             ) from error
+
+
+def _blocks(tasks: Sequence[Task]) -> int:
+    """Into how many Ray tasks ours are put: one each where they are large."""
+    size = sum({task.file.uri: task.file.size for task in tasks}.values())
+    return min(len(tasks), _MAX_BLOCKS, max(1, size // _BYTES_WORTH_A_WORKER))
 
 
 def _run_task(item: dict[str, Any], spec: str) -> dict[str, str]:
