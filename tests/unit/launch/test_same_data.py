@@ -31,7 +31,7 @@ def view(tmp_path: Path, config: StorageConfig) -> RunView:
     """A run that was given the word to train on PREFIX, made of data.jsonl; nothing is committed yet."""
     store = open_store(config)
     (tmp_path / "data.jsonl").write_text("{}\n")
-    RunLog(store, "default", "tiny").claim("a1")
+    RunLog(store, "default", "tiny").claim("a1").state("stopped", "asked")
     word = {"go": True, "spec": {"data": {"train_prefix": PREFIX, "eval_prefix": None}}}
     store.put(keys.go("default", "tiny", "a1"), json.dumps(word).encode())
     files: tuple[SourceFile, ...] = expand("data.jsonl", tmp_path, None).files
@@ -53,7 +53,7 @@ def test_of_a_finished_run_the_changed_files_are_told(view: RunView, tmp_path: P
     assert changed_files(view, job(), tmp_path, config) == []
     (tmp_path / "data.jsonl").write_text("{}\n{}\n")
     assert changed_files(view, job(), tmp_path, config) == [str(tmp_path / "data.jsonl")]
-    more = job(data={"train": [{"path": "."}], "seq_len": 64})
+    more = job(data={"train": [{"path": "*.jsonl"}], "seq_len": 64})
     (tmp_path / "more.jsonl").write_text("{}\n")
     assert changed_files(view, more, tmp_path, config) == [str(tmp_path / f"{name}.jsonl") for name in ("data", "more")]
 
