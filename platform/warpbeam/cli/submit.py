@@ -48,24 +48,27 @@ def submit(
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.ray_jobs import RayJobs
     from warpbeam.pool import load_pool
+    from warpbeam.spec_file import placing
 
     loaded = load_job(job)
-    plan = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn).plan
-    check_own_code(loaded.job, loaded.root)
+    jobs = RayJobs(address)
+    with placing(job):
+        plan = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn).plan
+        check_own_code(loaded.job, loaded.root)
     root = (working_dir or _default_root(loaded.root)).resolve()
     relative = _relative(loaded.path, root)
     contents = read_folder(root)
     if not json:
         show_plan(plan)
         _show_contents(contents)
+    if not dry_run:
+        jobs.ray_version()  # a wrong address is told before anything is packed
     with tempfile.TemporaryDirectory(prefix="warpbeam-bundle-") as folder:
         bundle = pack(contents, Path(folder) / "bundle.zip")
         if not json:
             note(f"bundle {bundle.digest[:12]}: {size(bundle.packed_bytes)} packed")
         if dry_run:
             return
-        jobs = RayJobs(address)
-        jobs.ray_version()
         uri = jobs.upload(bundle)
     options = [*(["--accelerators", str(accelerators)] if accelerators else []), *(["--fresh"] if fresh else [])]
     options += [text for key in allow or () for text in ("--allow", key)]
