@@ -364,6 +364,10 @@ class Context:
         setup.callbacks.tell("on_checkpoint", self, saved)
         restore_rng(states)  # a resumed run does not make this call: what it drew must not count
 
+    def ask_to_stop(self) -> None:
+        """Make all ranks stop after the step in progress, with a checkpoint; one rank is enough."""
+        self._setup.stop.set()
+
     def finish(self) -> str:
         """After the loop: save what is not saved yet, tell the callbacks. Returns `done` or `stopped`."""
         if self._state is not None and self._saved_step != self.step_done:

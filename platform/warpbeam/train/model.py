@@ -201,7 +201,6 @@ def _make(
     """The module: drawn from the seeded generator, or empty; in pieces where it is large and ZeRO-3 shards it."""
     pad = getattr(config, "pad_token_id", None)
     config.pad_token_id = None  # else that row of the embedding would never be trained
-    config.use_cache = False
     in_pieces = strategy == "zero3" and (empty or (plan.parameters or 0) >= BORN_SHARDED)
     # DeepSpeed keeps float32 masters beside bf16 weights; everybody else keeps float32 weights.
     dtype = torch.bfloat16 if plan.precision == "bf16" and empty and strategy.startswith("zero") else torch.float32

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from warpbeam.checkpoint.log import Claim, RunLog, newest_claim
-from warpbeam.checkpoint.members import end_leftovers, this_process
+from warpbeam.checkpoint.members import Member, end_leftovers, this_process
 from warpbeam.data.dataset import open_dataset
 from warpbeam.data.index import INDEX, read_or_none
 from warpbeam.data.prepare_plan import plan_preparation
@@ -61,11 +61,12 @@ def train(options: Options, ranks: Ranks) -> Outcome | None:
             sys.path.insert(0, folder)
     secrets.apply(loaded.job, pool.pool)
     request = Request(loaded, pool, ranks.world_size, options.fresh, frozenset(options.allow))
+    processes = ranks.all_gather(this_process(f"rank-{ranks.rank}"))
     opening: _Opening | None = None
     told: RunSpec | WarpbeamError | None = None
     if ranks.is_first:
         try:
-            opening = _Opening(request, str(options.job))
+            opening = _Opening(request, str(options.job), processes)
             told = opening.spec()
         except WarpbeamError as error:
             told = error
@@ -74,9 +75,6 @@ def train(options: Options, ranks: Ranks) -> Outcome | None:
         raise told
     if told is None:
         return None
-    processes = ranks.gather(this_process(f"rank-{ranks.rank}"))
-    if opening is not None:
-        opening.claim.state("starting", members=processes or [])
     stop = stop_on_signals()
     try:
         outcome = run_rank(told, stop=stop)
@@ -107,8 +105,9 @@ def stop_on_signals() -> threading.Event:
 class _Opening:
     """Rank 0's part: everything before the first step, and the last words."""
 
-    def __init__(self, request: Request, job_argument: str) -> None:
+    def __init__(self, request: Request, job_argument: str, processes: list[Member]) -> None:
         self._began_at = time.time()
+        self._processes = [this_process("driver"), *processes]
         self._job_argument = job_argument
         planned = plan_request(request, on_doubt=lambda text: print(f"warning: {text}", file=sys.stderr))
         check_own_code(planned.job, planned.root)
@@ -184,17 +183,17 @@ class _Opening:
     def _take_claim(self) -> Claim:
         before = newest_claim(self._log.read())
         number = sum(1 for entry in self._log.read() if entry.kind == "claim") + 1
-        me = this_process("driver")
         claim = self._log.claim(
             f"{number:04d}-{random.token_hex(4)}",
-            [me],
+            self._processes,
             job=self._planned.job.to_dict(),
             root=str(self._planned.root),
             job_digest=self._planned.digest,
             pool_digest=self._planned.pool.digest,
         )
         if before is not None:
-            left = [member for member in members(self._opened.view, before.attempt) if not member.same_process(me)]
+            earlier = members(self._opened.view, before.attempt)
+            left = [one for one in earlier if not any(one.same_process(own) for own in self._processes)]
             end_leftovers(left, on_event=lambda text: print(text, flush=True))
         return claim
 

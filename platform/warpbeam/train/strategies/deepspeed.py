@@ -44,9 +44,11 @@ def import_deepspeed() -> Any:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else it warns that it guessed
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     import deepspeed
+    from deepspeed.runtime import bf16_optimizer
     from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)
+    bf16_optimizer.see_memory_usage = lambda *_, **__: None  # it prints a page, whatever the level
     ops.skip_inference_ops()
     return deepspeed
 
