@@ -130,6 +130,22 @@ def skip_inference_ops() -> None:
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})["deepspeed_shm_comm"] = False
 
 
+def skip_muon_compilation() -> None:
+    """Keep DeepSpeed from importing torch's compiler at every engine start, five seconds of CPU time in each rank.
+
+    It imports its Muon optimizer to compare types, and that module compiles functions when it is imported. Whoever
+    chose Muon would get the same functions uncompiled; our optimizers are AdamW.
+    """
+    from deepspeed.runtime import compiler
+
+    compiling = compiler.compile
+    compiler.compile = lambda *_, **__: compiler.dummy_decorator
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    finally:
+        compiler.compile = compiling
+
+
 def _library(op: str) -> Path:
     return extensions_dir() / op / f"{op}.so"
 

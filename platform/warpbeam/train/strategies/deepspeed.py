@@ -50,6 +50,7 @@ def import_deepspeed() -> Any:
     logger.setLevel(logging.ERROR)
     bf16_optimizer.see_memory_usage = lambda *_, **__: None  # it prints a page, whatever the level
     ops.skip_inference_ops()
+    ops.skip_muon_compilation()
     return deepspeed
 
 
