@@ -164,10 +164,11 @@ def test_bad_records_stop_a_preparation_by_ray(s3: StorageConfig, tmp_path: Path
     store = open_store(s3)
     sources = open_store(replace(s3, uri=f"{s3.uri}/prepare-bad"))
     lines = [json.dumps({"messages": chat(n)}) for n in range(400)]
-    lines[333] = lines[333][:-2]
+    long = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a b " * 4000}]
+    lines[333] = json.dumps({"messages": long})  # bad, because no whole turn fits: only a worker can tell
     sources.put("a.jsonl", "".join(f"{line}\n" for line in lines).encode())
     job = make_job("bad", sources.uri, train=[{"path": f"{sources.uri}/a.jsonl"}])
-    with pytest.raises(UserError, match=r"a\.jsonl:334: broken_json"):
+    with pytest.raises(UserError, match=r"a\.jsonl:334: over_length"):
         prepare(job, tmp_path, store, s3)
     failed = [info.key for info in store.list("teams/bad/data/") if info.key.endswith(FAILED)]
     assert len(failed) == 1

@@ -68,9 +68,7 @@ def iter_examples(
             stats.bad_record(task.file, record.offset, bad.reason, bad.detail)
             continue
         except ChatError as bad:
-            stats.bad_record(
-                task.file, record.offset, bad.reason, "; ".join(filter(None, (bad.what, bad.why, bad.fix)))
-            )
+            stats.bad_record(task.file, record.offset, bad.reason, bad.in_one_line())
             continue
         except OverLengthError as error:
             raise UserError(

@@ -35,6 +35,10 @@ class ChatError(UserError):
 
     default_reason: ClassVar[str] = "bad_chat"
 
+    def in_one_line(self) -> str:
+        """What, why and fix, as the detail of a bad record."""
+        return "; ".join(filter(None, (self.what, self.why, self.fix)))
+
 
 def clean_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
     """Messages as templates expect them: known roles, text contents, tool arguments as objects, no nulls.

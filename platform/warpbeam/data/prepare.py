@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from warpbeam.data.bad_records import bad_records_error
 from warpbeam.data.index import FAILED, INDEX, SOURCES, Index, TaskTotals, add_stats, mark_failed, read_or_none
 from warpbeam.data.prepare_plan import PreparationPlan, Split, plan_preparation
 from warpbeam.data.prepare_task import Results, run_inline
-from warpbeam.data.stats import KEPT_PLACES, TaskStats, describe_outcome, describe_places
+from warpbeam.data.stats import TaskStats, describe_outcome, describe_places
 from warpbeam.data.write import write_index
 from warpbeam.errors import InfraError, UserError, WarpbeamError
 from warpbeam.job import Job
@@ -29,12 +30,6 @@ Progress = Callable[[int, int, int, int], None]
 """(tasks done, tasks in all, rows so far, tokens so far)."""
 
 MAX_SKIPPED_SHARE = 0.05
-
-_ADVICE = {
-    "over_length": "raise data.seq_len, set over_length: drop",
-    "missing_field": "see whether format: and fields: are right for this data, mend or remove the records",
-}
-"""By the first reason; for the others the record itself is wrong."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +174,7 @@ def _run_tasks(
     try:
         for result in results:
             if result.stats.bad and plan.spec.on_bad_record == "fail":
-                raise _bad_records(plan, result.stats)
+                raise bad_records_error(result.stats, plan.spec.storage)
             done[result.task] = result.totals, result.stats
             rows += result.totals.rows
             tokens += result.stats.tokens
@@ -202,17 +197,6 @@ def _results(plan: PreparationPlan, ray: bool) -> Results:
     from warpbeam.data.ray_runner import run_with_ray
 
     return run_with_ray(plan)
-
-
-def _bad_records(plan: PreparationPlan, stats: TaskStats) -> UserError:
-    places = describe_places(stats.places[:KEPT_PLACES], plan.spec.storage)
-    count = sum(stats.bad.values())
-    return UserError(
-        "\n".join(["bad records in the data:", *(f"  {place}" for place in places)]),
-        why=f"data.on_bad_record is fail; {count} bad in the {stats.records} records looked at there",
-        fix=_ADVICE.get(next(iter(stats.bad)), "mend or remove them") + ", or set on_bad_record: skip under data:",
-        reason="bad_records",
-    )
 
 
 def _check_skipped(plan: PreparationPlan, results: list[tuple[TaskTotals, TaskStats]]) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from warpbeam.data.encoder import OverLength
-from warpbeam.data.index import VERSION, Source, Sources, TaskRange
+from warpbeam.data.glance import refuse_bad_records
+from warpbeam.data.index import INDEX, VERSION, Source, Sources, TaskRange
 from warpbeam.data.order import preparation_order
 from warpbeam.data.render_hook import RenderHook
 from warpbeam.data.settle import SettledSource, settle_sources, settle_tasks, source_identity
@@ -121,6 +122,8 @@ def plan_preparation(
         render=render,
         rules=tuple(RecordRule(source.format, dict(source.fields)) for source in settled),
     )
+    if render is None and job.data.on_bad_record == "fail" and store.head(f"{spec.prefix}/{INDEX}") is None:
+        refuse_bad_records(tasks, settled, config)
     order = tuple(range(len(tasks)))
     if split == "train":
         weights = [source.weight for source in asked]

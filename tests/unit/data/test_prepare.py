@@ -15,7 +15,7 @@ import pytest
 
 from warpbeam.data import prepare as prepare_module
 from warpbeam.data.dataset import Dataset, open_dataset
-from warpbeam.data.index import FAILED, INDEX, part_key, preparation_error
+from warpbeam.data.index import FAILED, INDEX, SOURCES, part_key, preparation_error
 from warpbeam.data.part import decode_rows, stride
 from warpbeam.data.prepare import PreparedData, prepare, start_preparation
 from warpbeam.data.prepare_plan import TaskSpec, plan_preparation
@@ -29,6 +29,8 @@ from warpbeam.storage.connect import open_store
 from warpbeam.storage.store import ObjectStore
 
 SEQ_LEN = 64
+LONG = json.dumps({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a b " * 200}]})
+"""Bad, because no whole turn fits, which only a tokenizer can tell."""
 
 
 @pytest.fixture(autouse=True)
@@ -233,6 +235,13 @@ def test_bad_records_are_named_by_file_and_line(desk: Desk) -> None:
     assert "skip" in caught.value.fix
 
 
+def test_a_broken_line_is_told_before_anything_is_written(desk: Desk) -> None:
+    desk.chats("chats.jsonl", 3, extra=["{broken"])
+    with pytest.raises(UserError, match=r"chats\.jsonl:4: broken_json"):
+        plan_preparation(desk.parsed(), desk.root, desk.store, desk.config)
+    assert not any("/part-" in key or key.endswith(SOURCES) for key in desk.written())
+
+
 def test_a_few_skipped_records_are_counted(desk: Desk) -> None:
     desk.chats("chats.jsonl", 60, extra=["{broken", "[1]"])
     desk.job["data"]["on_bad_record"] = "skip"
@@ -309,7 +318,7 @@ def test_a_source_of_which_nothing_is_left_says_why(desk: Desk) -> None:
 
 
 def test_the_failed_marker_is_left_and_removed_by_the_next_start(desk: Desk) -> None:
-    desk.chats("chats.jsonl", 3, extra=["{broken"])
+    desk.chats("chats.jsonl", 3, extra=[LONG])
     with pytest.raises(UserError):
         desk.prepare()
     plan = plan_preparation(desk.parsed(), desk.root, desk.store, desk.config)
@@ -377,9 +386,9 @@ def test_in_the_background_with_progress(desk: Desk) -> None:
 
 
 def test_an_error_in_the_background_reaches_the_caller_and_the_readers(desk: Desk) -> None:
-    desk.chats("chats.jsonl", 3, extra=["{broken"])
+    desk.chats("chats.jsonl", 3, extra=[LONG])
     preparation = start_preparation(desk.parsed(), desk.root, desk.store, desk.config, ray=False)
-    with pytest.raises(UserError, match="broken_json"):
+    with pytest.raises(UserError, match="over_length"):
         preparation.wait()
     assert isinstance(preparation.error, UserError)
     read = preparation_error(desk.store, preparation.prefix)
