@@ -42,6 +42,18 @@ test-integration: install
 test-long: install   ## the longest proofs, outside CI
 	$(BIN)/python -m pytest tests -q -m long
 
+bench-overhead: install  ## steady tokens/s of the whole path beside the bare engine (a quiet machine, 5 minutes)
+	$(BIN)/python -m tests.benchmarks.overhead
+
+bench-startup: install  ## from command to first step, beside a naive script
+	$(BIN)/python -m tests.benchmarks.startup
+
+bench-trl: install  ## useful tokens/s beside TRL (makes .venv-trl)
+	$(BIN)/python -m tests.benchmarks.trl
+
+bench-serving: install  ## served tokens/s beside generate
+	$(BIN)/python -m tests.benchmarks.serving
+
 lint: $(VENV)/.installed  ## format, lint, types, who imports whom
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

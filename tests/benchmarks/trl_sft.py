@@ -21,7 +21,7 @@ from trl import SFTConfig, SFTTrainer
 
 MODES = {
     "default": {},  # one example a row, padded to the longest of its batch
-    "padding-free": {"padding_free": True},  # the same examples end to end in one row
+    "padding-free": {"padding_free": True, "max_length": None},  # the same examples end to end in one row
     "packed": {"packing": True, "packing_strategy": "bfd"},  # full rows, end to end in one
     "packed-single": {"packing": True, "packing_strategy": "bfd"},  # full rows, one after the other, accumulated
 }
@@ -81,7 +81,6 @@ def main() -> None:
         callbacks=[clock],
         args=SFTConfig(
             output_dir=str(args.out / "trl"),
-            max_length=args.seq_len,
             per_device_train_batch_size=rows,
             gradient_accumulation_steps=accumulation,
             max_steps=args.steps,
@@ -95,7 +94,7 @@ def main() -> None:
             report_to=[],
             disable_tqdm=True,
             dataset_num_proc=1,
-            **MODES[args.mode],
+            **{"max_length": args.seq_len, **MODES[args.mode]},
         ),
     )
     collate = trainer.data_collator
