@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,6 +63,7 @@ def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_ru
     planned = plan_request(request, on_doubt=warn)
     if not json:
         show_plan(planned.plan)
+    threading.Thread(target=_import_ray, daemon=True).start()
     opened = open_run(planned, fresh=request.fresh, allowed=request.allowed)
     if isinstance(opened.decision, Finished):
         _say_finished(opened, json)
@@ -76,6 +80,12 @@ def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_ru
     else:
         _show_end(opened, fate, job_name)
     _raise_fate(opened, fate, json)
+
+
+def _import_ray() -> None:
+    """Half a second that fits into the wait for the store; whether Ray is missing is told later."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("ray")
 
 
 def _confirm(opened: Opened, yes: bool) -> None:

@@ -101,7 +101,7 @@ class Attempt:
         self.names = (planned.job.team, planned.job.name, self.claim.attempt)
         self.log_dir = log_dir(*self.names)
         self.watch = AttemptWatch(self.opened.view, self.claim.attempt, self.plan.world_size)
-        self.group = WorkerGroup(self.plan, self.pool, self._task())
+        self.group = WorkerGroup(self.plan, self.pool, self._task(), own_ray=self.session.is_local)
         self.timeline_s: dict[str, float] = {}
         self._state = RunState.STARTING
         self._gone = False

@@ -53,7 +53,8 @@ class Ending:
 class WorkerGroup:
     """Runs `rank_main` on every rank. `done` is set when all have ended; `ending` then says why, None if well."""
 
-    def __init__(self, plan: Plan, pool: Pool, task: RankTask) -> None:
+    def __init__(self, plan: Plan, pool: Pool, task: RankTask, *, own_ray: bool) -> None:
+        self._own_ray = own_ray
         self._plan = plan
         self._pool = pool
         self._task = task
@@ -77,10 +78,10 @@ class WorkerGroup:
 
     def _fit(self, storage: Path) -> None:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
+        from ray.train.torch import TorchConfig
 
         on_cpu = self._pool.is_cpu
-        trainer = TorchTrainer(
+        trainer = _trainer_class(self._own_ray)(
             rank_main,
             train_loop_config=self._task.to_dict(),
             torch_config=TorchConfig(backend="gloo" if on_cpu else "nccl"),
@@ -96,6 +97,28 @@ class WorkerGroup:
             ),
         )
         trainer.fit()
+
+
+def import_ahead() -> None:
+    """Import what starting a worker group takes; seconds, to be spent while Ray itself is starting."""
+    import ray.train.torch  # noqa: F401
+
+
+def _trainer_class(own_ray: bool) -> Any:
+    """TorchTrainer without helpers that would each cost a Python process and its imports before the first step: for
+    data sets handed to the trainer (ours come by the indexed reader) and, on a Ray of our own, for placement groups
+    that outlive their controller (that Ray ends with the driver).
+    """
+    from ray.train.torch import TorchTrainer
+
+    unneeded = {"DatasetsCallback"} | ({"PlacementGroupCleanerCallback"} if own_ray else set())
+
+    class LeanTorchTrainer(TorchTrainer):  # type: ignore[misc]
+        def _create_default_callbacks(self) -> list[Any]:
+            callbacks = super()._create_default_callbacks()
+            return [callback for callback in callbacks if type(callback).__name__ not in unneeded]
+
+    return LeanTorchTrainer
 
 
 def resources_per_rank(pool: Pool) -> dict[str, float]:
