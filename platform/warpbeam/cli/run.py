@@ -77,7 +77,7 @@ def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_ru
     fate = _drive(opened, start_timeout_s)
     if json:
         print_json(fate.to_dict() | {"run": opened.planned.job.name, "team": opened.planned.job.team})
-    else:
+    elif fate.step > 0 or fate.ending is None:
         _show_end(opened, fate, job_name)
     _raise_fate(opened, fate, json)
 

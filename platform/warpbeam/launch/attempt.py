@@ -37,7 +37,6 @@ from warpbeam.record.writer import RecordWriter, read_steps
 
 TICK_S = 0.1
 WAITING_S = 10.0  # how long ranks may take to appear before we ask Ray why they do not
-CALL_OFF_S = 20.0  # how long waiting ranks may take to notice that there will be no training
 
 
 class Reporter(Protocol):
@@ -239,11 +238,9 @@ class Attempt:
         return open_before_s + max(0.0, float(sum(began) / len(began)) - opened_at)
 
     def _call_off(self) -> None:
-        """Send waiting ranks home; those that train already end with this process."""
+        """Send ranks home that wait or are still on their way; those that train already end with this process."""
         if not self._gone:
             self._word(False, {})
-            self.group.done.wait(CALL_OFF_S)
-            ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)
 
     def _word(self, go: bool, spec: dict[str, Any]) -> None:
         word = {"schema": SCHEMA, "go": go, "spec": spec}
