@@ -175,7 +175,7 @@ def marked_text(tokenizer: Any, batch: MicroBatch) -> str:
     ids, labels, segments = batch["input_ids"][0], batch["labels"][0], batch["segment_ids"][0]
     lines: list[str] = []
     line, open_mark = "", False
-    for position, token in enumerate(ids.tolist()):
+    for position, token in enumerate(ids.tolist()[: _end_of_examples(batch)]):
         if position and segments[position] != segments[position - 1]:
             lines.append(line + ("]]" if open_mark else ""))
             line, open_mark = "", False
@@ -186,3 +186,11 @@ def marked_text(tokenizer: Any, batch: MicroBatch) -> str:
         line += tokenizer.decode([token], skip_special_tokens=False)
     lines.append(line + ("]]" if open_mark else ""))
     return "\n---\n".join(lines)
+
+
+def _end_of_examples(batch: MicroBatch) -> int:
+    """Where the padding at the row's end begins: a last segment of one token repeated, none of which carries loss."""
+    ids, labels, segments = (batch[name][0].tolist() for name in ("input_ids", "labels", "segment_ids"))
+    begins = segments.index(segments[-1])
+    is_padding = len(set(ids[begins:])) == 1 and set(labels[begins:]) == {-100}
+    return begins if is_padding else len(ids)

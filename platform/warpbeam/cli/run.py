@@ -58,6 +58,7 @@ def run(
 def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_run: bool, yes: bool, json: bool) -> None:
     """The part that `run` and `resume` share. Ends by raising the exit code."""
     from warpbeam.launch.begin import open_run, plan_request
+    from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.same_name import Finished
 
     planned = plan_request(request, on_doubt=warn)
@@ -72,6 +73,7 @@ def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_ru
         note(f"--fresh: it trains under the name {opened.planned.job.name!r}")
     _say_decision(opened)
     if dry_run:
+        check_own_code(planned.job, planned.root)
         return
     _confirm(opened, yes)
     fate = _drive(opened, start_timeout_s)

@@ -23,6 +23,7 @@ from warpbeam.launch.failure import Cause
 from warpbeam.launch.own_code import python_path
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA, RankTask
+from warpbeam.launch.ray_nodes import ship_from_other_nodes
 from warpbeam.launch.ray_room import waiting_for
 from warpbeam.launch.ray_session import RaySession, threads_per_rank
 from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours, resources_per_rank
@@ -203,6 +204,8 @@ class Attempt:
         """Collect what the ranks left; once they have ended."""
         self.clock.switch(Phase.IDLE)
         ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)
+        if self.group.ending and not self.session.is_local:
+            ship_from_other_nodes(self._spec(), self.names, self.log_dir)
         try:
             self.watch.read()
         except WarpbeamError as error:
@@ -241,6 +244,7 @@ class Attempt:
         """Send ranks home that wait or are still on their way; those that train already end with this process."""
         if not self._gone:
             self._word(False, {})
+            self.group.abort()
 
     def _word(self, go: bool, spec: dict[str, Any]) -> None:
         word = {"schema": SCHEMA, "go": go, "spec": spec}
@@ -257,15 +261,15 @@ class Attempt:
         self.timeline_s[what] = time.time() - self.began_at
         self.record.event("reached", what=what, after_s=round(self.timeline_s[what], 3))
 
-    def _task(self) -> RankTask:
+    def _spec(self) -> dict[str, Any]:
+        """The engine's RunSpec, but for the places of the data."""
         planned = self.opened.planned
-        team, run, attempt = self.names
-        spec = {
+        return {
             "job": planned.job.to_dict(),
             "root": str(planned.root),
             "pool": self.pool.to_dict(),
             "storage": planned.storage.to_dict(),
-            "attempt": attempt,
+            "attempt": self.claim.attempt,
             "claim": self.claim.to_dict(),
             "data": {},
             "launcher": "ray",
@@ -273,11 +277,15 @@ class Attempt:
             "driver": this_process("driver").to_dict(),
             "plan": self.plan.to_dict(),
         }
+
+    def _task(self) -> RankTask:
+        planned = self.opened.planned
+        team, run, attempt = self.names
         return RankTask(
             team=team,
             run=run,
             attempt=attempt,
-            spec=json.dumps(spec),
+            spec=json.dumps(self._spec()),
             root=str(planned.root),
             bundle_root=python_path(planned.root)[-1],
             log_dir=str(self.log_dir),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from warpbeam.launch.failure import Cause
 from warpbeam.launch.rank import RankError, RankTask, rank_main
 from warpbeam.plan.plan import Plan
 from warpbeam.pool import Pool
+
+ABORT_S = 20.0
 
 # How a rank's error reads when it is the echo of another rank's end, not a cause of its own.
 _ECHOES = (
@@ -66,6 +69,15 @@ class WorkerGroup:
         """Ask for the workers; returns at once. Not the main thread's: Ray Train would take over Ctrl-C there."""
         self._thread.start()
 
+    def abort(self) -> None:
+        """End the workers at once. A thread that still asks Ray for them when Ray is shut down would take the whole
+        process with it, without a word: so its controller is ended first, and the thread is waited for.
+        """
+        deadline = time.monotonic() + ABORT_S
+        while not self.done.is_set() and time.monotonic() < deadline:
+            _kill_controllers()
+            self.done.wait(0.2)
+
     def _run(self) -> None:
         storage = tempfile.mkdtemp(prefix="warpbeam-ray-train-")
         try:
@@ -97,6 +109,19 @@ class WorkerGroup:
             ),
         )
         trainer.fit()
+
+
+def _kill_controllers() -> None:
+    """Kill this process's Ray Train controllers; with a controller its workers die. By Ray's own tables, because the
+    handle is inside `fit` and the public listing needs a dashboard.
+    """
+    from ray._private import state, worker
+    from ray._raylet import ActorID
+
+    process = worker.global_worker
+    for actor in state.actors(job_id=process.current_job_id).values():
+        if actor["ActorClassName"].endswith("TrainController") and actor["State"] != "DEAD":
+            process.core_worker.kill_actor(ActorID.from_hex(actor["ActorID"]), True)
 
 
 def import_ahead() -> None:
