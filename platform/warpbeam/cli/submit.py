@@ -17,7 +17,8 @@ from warpbeam.cli.run import Allow, Fresh
 from warpbeam.errors import UnknownFate, UserError
 
 if TYPE_CHECKING:
-    from warpbeam.launch.bundle import Contents
+    from warpbeam.job import Job
+    from warpbeam.launch.bundle import Bundle, Contents
     from warpbeam.launch.ray_jobs import JobState, RayJobs
 
 
@@ -44,7 +45,7 @@ def submit(
     """
     from warpbeam.job import load_job
     from warpbeam.launch.begin import Request, plan_request
-    from warpbeam.launch.bundle import pack, read_folder
+    from warpbeam.launch.bundle import check_data_travels, pack, read_folder
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.ray_jobs import RayJobs
     from warpbeam.pool import load_pool
@@ -56,11 +57,14 @@ def submit(
         plan = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn).plan
         check_own_code(loaded.job, loaded.root)
     root = (working_dir or _default_root(loaded.root)).resolve()
-    relative = _relative(loaded.path, root)
+    options = [*(["--accelerators", str(accelerators)] if accelerators else []), *(["--fresh"] if fresh else [])]
+    options += [text for key in allow or () for text in ("--allow", key)]
+    entrypoint = shlex.join(["warpbeam", "run", _relative(loaded.path, root), "--yes", *options])
     contents = read_folder(root)
     if not json:
         show_plan(plan)
         _show_contents(contents)
+    check_data_travels(contents, loaded.job, loaded.root)
     if not dry_run:
         jobs.ray_version()  # a wrong address is told before anything is packed
     with tempfile.TemporaryDirectory(prefix="warpbeam-bundle-") as folder:
@@ -69,18 +73,22 @@ def submit(
             note(f"bundle {bundle.digest[:12]}: {size(bundle.packed_bytes)} packed")
         if dry_run:
             return
-        uri = jobs.upload(bundle)
-    options = [*(["--accelerators", str(accelerators)] if accelerators else []), *(["--fresh"] if fresh else [])]
-    options += [text for key in allow or () for text in ("--allow", key)]
-    submission_id = f"{loaded.job.name}-{secrets.token_hex(4)}"
-    metadata = {"warpbeam_run": loaded.job.name, "warpbeam_team": loaded.job.team, "warpbeam_bundle": bundle.digest}
-    jobs.submit(shlex.join(["warpbeam", "run", relative, "--yes", *options]), uri, submission_id, metadata)
-    if json:
-        print_json({"run": loaded.job.name, "team": loaded.job.team, "submission_id": submission_id, "bundle": uri})
-    else:
-        say(f"run {loaded.job.name} was sent as {submission_id}")
+        submission_id = _send(jobs, loaded.job, bundle, entrypoint, json=json)
     if not detach:
         _follow(jobs, submission_id, loaded.job.name, quiet=json)
+
+
+def _send(jobs: RayJobs, job: Job, bundle: Bundle, entrypoint: str, *, json: bool) -> str:
+    """Upload and start; returns the cluster's name for it."""
+    uri = jobs.upload(bundle)
+    submission_id = f"{job.name}-{secrets.token_hex(4)}"
+    metadata = {"warpbeam_run": job.name, "warpbeam_team": job.team, "warpbeam_bundle": bundle.digest}
+    jobs.submit(entrypoint, uri, submission_id, metadata)
+    if json:
+        print_json({"run": job.name, "team": job.team, "submission_id": submission_id, "bundle": uri})
+    else:
+        say(f"run {job.name} was sent as {submission_id}")
+    return submission_id
 
 
 def _follow(jobs: RayJobs, submission_id: str, run: str, *, quiet: bool) -> None:

@@ -15,10 +15,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pathspec import GitIgnoreSpec
 
 from warpbeam.errors import UserError
+
+if TYPE_CHECKING:
+    from warpbeam.job import Job
 
 LIMIT_BYTES = 100_000_000  # the dashboard of a Ray head takes no larger upload (100 MiB)
 _UNPACKED_LIMIT_BYTES = 10 * LIMIT_BYTES  # beyond this, packing to see whether it fits would take minutes
@@ -102,6 +106,27 @@ def read_folder(root: Path) -> Contents:
     links: list[str] = []
     files = sorted(_walk(root.resolve(), "", (), links), key=lambda file: file.name)
     return Contents(root.resolve(), tuple(files), tuple(sorted(links)))
+
+
+def check_data_travels(contents: Contents, job: Job, job_root: Path) -> None:
+    """Raise UserError for local data that the job needs and the bundle does not hold: on the cluster it is missing."""
+    from warpbeam.data.sources import expand
+
+    travelling = {file.path for file in contents.files}
+    local = [source.path for source in (*job.data.train, *job.data.eval) if not source.path.startswith("s3://")]
+    for path in local:
+        missing = [file.uri for file in expand(path, job_root, None).files if _local(file.uri) not in travelling]
+        if missing:
+            raise UserError(
+                f"the data {path} does not travel: {missing[0]} is not in the bundle",
+                why=f"it lies outside {contents.root}, or .gitignore or .rayignore names it",
+                fix="put the data into s3:// and name it there; small files may travel: move them, or un-ignore them",
+                reason="data_left_out",
+            )
+
+
+def _local(uri: str) -> Path:
+    return Path(os.path.realpath(uri.removeprefix("file://")))
 
 
 def pack(contents: Contents, target: Path, *, limit_bytes: int = LIMIT_BYTES) -> Bundle:

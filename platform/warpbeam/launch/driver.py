@@ -127,6 +127,10 @@ class Driver:
                     return self._finish(claim, RunState.STOPPED, "interrupted")
                 except WarpbeamError as error:
                     end = AttemptEnd(explain_preparation(error), None, 0)
+                    preparation = None  # another attempt prepares anew, from what is sealed
+                except Exception:
+                    self._finish(claim, RunState.FAILED, "crash")
+                    raise
                 self.ends.append(end)
                 if end.ending is None:
                     state = end.state or RunState.DONE

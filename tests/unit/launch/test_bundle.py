@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.launch.jobs import job
 from warpbeam.errors import UserError
 from warpbeam.launch import bundle
-from warpbeam.launch.bundle import pack, read_folder
+from warpbeam.launch.bundle import check_data_travels, pack, read_folder
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -108,6 +109,22 @@ def test_a_change_while_packing_is_noticed(tmp_path: Path, change: str) -> None:
         os.utime(root / "log.txt", (5, 5))
     with pytest.raises(UserError, match=r"log\.txt changed while"):
         pack(contents, tmp_path / "w.zip")
+
+
+def test_local_data_must_travel(tmp_path: Path) -> None:
+    line = '{"text": "hello"}\n'
+    write(tmp_path, {"w/jobs/data.jsonl": line, "w/big.jsonl": line, "w/.gitignore": "big.jsonl\n", "out.jsonl": line})
+    contents = read_folder(tmp_path / "w")
+
+    def check(path: str) -> None:
+        data = {"train": [{"path": path}, {"path": "s3://bucket/x.jsonl"}], "seq_len": 64}
+        check_data_travels(contents, job(data=data), tmp_path / "w/jobs")
+
+    check("data.jsonl")
+    check("*.jsonl")
+    for path in ("../big.jsonl", "../../out.jsonl"):
+        with pytest.raises(UserError, match="does not travel"):
+            check(path)
 
 
 def test_forty_thousand_small_files_are_listed_quickly(tmp_path: Path) -> None:
