@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import os
 import re
 from pathlib import Path
@@ -117,7 +118,7 @@ schema: warpbeam/job/v1
 name: {name}
 team: {team}
 
-{_model_text(model and relative(model, folder), tokenizer and relative(tokenizer, folder), report.seq_len)}
+{_model_text(model, tokenizer, report.seq_len, folder)}
 data:
   train: [{source}]
   eval: {held_out}{hint}
@@ -144,15 +145,28 @@ def relative(path: str, folder: Path) -> str:
     return os.path.relpath(path, folder)
 
 
-def _model_text(model: str | None, tokenizer: str | None, seq_len: int) -> str:
+def _entries(tokenizer: str) -> int | None:
+    """Of a tokenizer on this machine, so that a small model gets no embedding of the family's default size."""
+    path = Path(tokenizer.removeprefix("file://")).expanduser() / "tokenizer.json"
+    try:
+        found = json_module.loads(path.read_bytes())
+        ids = [*dict(found["model"]["vocab"]).values(), *(token["id"] for token in found["added_tokens"])]
+        return max(ids) + 1
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # elsewhere, or of another make: the default is large enough
+
+
+def _model_text(model: str | None, tokenizer: str | None, seq_len: int, folder: Path) -> str:
     if model is not None:
-        own = f", tokenizer: {_quoted(tokenizer)}" if tokenizer else ""
-        return f"model: {{path: {_quoted(model)}{own}}}\n"
-    chosen = _quoted(tokenizer) if tokenizer else "{train: {vocab_size: 4096}}"
+        own = f", tokenizer: {_quoted(relative(tokenizer, folder))}" if tokenizer else ""
+        return f"model: {{path: {_quoted(relative(model, folder))}{own}}}\n"
+    chosen = _quoted(relative(tokenizer, folder)) if tokenizer else "{train: {vocab_size: 4096}}"
+    entries = _entries(tokenizer) if tokenizer else None
+    rows = f"\n    vocab_size: {entries}" if entries else ""
     return f"""\
 model:                             # small, from scratch; your own: {{path: "hf://ORG/NAME"}}
   config:
-    model_type: qwen2
+    model_type: qwen2{rows}
     hidden_size: 256
     num_hidden_layers: 4
     num_attention_heads: 4

@@ -51,9 +51,14 @@ def test_ready_tokens_need_the_tokenizer_that_made_them(folder: Path) -> None:
         init("mine", data="ids.jsonl")
     assert "--tokenizer PATH" in caught.value.fix
     assert not (folder / "mine").exists()
+    (folder / "tok").mkdir()
+    content = {"model": {"vocab": {"a": 0, "b": 6}}, "added_tokens": [{"id": 8, "content": "<|end|>"}]}
+    (folder / "tok/tokenizer.json").write_text(json.dumps(content))
     init("mine", data="ids.jsonl", tokenizer="tok")
     job = load_job(folder / "mine/job.yaml").job
     assert job.model.tokenizer == "../tok"
+    assert job.model.config is not None
+    assert job.model.config["vocab_size"] == 9
     assert job.data.train[0].format == "tokens"
 
 
