@@ -25,6 +25,7 @@ from warpbeam.data.prepare import prepare
 from warpbeam.job import load_job
 from warpbeam.pool import load_pool
 from warpbeam.storage import open_store
+from warpbeam.storage.embedded import stop_server
 
 ROWS = 4
 SETTLE_STEPS = 10
@@ -45,7 +46,10 @@ def main() -> None:
         scene = Scene(Path(folder))
         total = 2 * SETTLE_STEPS + options.blocks * (options.steps + SLACK_STEPS)
         open_store(load_pool(None).pool.storage_config())  # the S3 server, as a service of the machine
-        turns = measure(scene, total, options)
+        try:
+            turns = measure(scene, total, options)
+        finally:
+            stop_server(Path(os.environ["WARPBEAM_HOME"]))
     whole, bare = turns["whole"], turns["bare"]
     ratios = [w.steps_per_s / b.steps_per_s for w, b in zip(whole, bare, strict=True)]
     tokens = ROWS * WORLD * SEQ_LEN
