@@ -151,7 +151,7 @@ def _entries(tokenizer: str) -> int | None:
     try:
         found = json_module.loads(path.read_bytes())
         ids = [*dict(found["model"]["vocab"]).values(), *(token["id"] for token in found["added_tokens"])]
-        return max(ids) + 1
+        return int(max(ids)) + 1
     except (OSError, ValueError, KeyError, TypeError):
         return None  # elsewhere, or of another make: the default is large enough
 
