@@ -7,7 +7,6 @@ live as long as the Ray it started: Ray asks the kernel to kill its servers when
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import math
 import os
@@ -107,7 +106,6 @@ class RaySession:
         set_environment(pool, needs)
         self._thread = threading.Thread(target=self._serve, name="ray-session", daemon=True)
         self._thread.start()
-        threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
 
     @property
     def is_local(self) -> bool:
@@ -147,7 +145,8 @@ class RaySession:
         import ray._private.worker as driver_side
 
         # Ray's servers need seconds to come up; what the driver imports next takes as long, and is wanted right after.
-        threading.Thread(target=_import_ray_train, name="import-ray-train", daemon=True).start()
+        # Only now that `ray` itself is imported: two threads in one half-imported package trip over each other.
+        threading.Thread(target=import_ahead, name="import-ahead", daemon=True).start()
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Whatever `log_to_driver` says, Ray prints raylets' essays on dead workers to stdout; we report those deaths.
         driver_side.print_to_stdstream = lambda *arguments, **options: None
@@ -192,12 +191,6 @@ class RaySession:
             fix="look at the disk and memory of this machine, then run the same command again",
             reason="ray_start",
         )
-
-
-def _import_ray_train() -> None:
-    """Ahead of time; what fails here fails again, and is told, where it is needed."""
-    with contextlib.suppress(ImportError):
-        importlib.import_module("ray.train.torch")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ checkpoint registry, a run name that no other attempt has (DESIGN §5.12).
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -125,8 +126,11 @@ def _kill_controllers() -> None:
 
 
 def import_ahead() -> None:
-    """Import what starting a worker group takes; seconds, to be spent while Ray itself is starting."""
-    import ray.train.torch  # noqa: F401
+    """Import what starting a worker group takes; seconds, to be spent while Ray itself is starting. What fails here
+    fails again, and is told, where it is needed.
+    """
+    with contextlib.suppress(ImportError):
+        import ray.train.torch  # noqa: F401
 
 
 def _trainer_class(own_ray: bool) -> Any:
