@@ -248,3 +248,20 @@ def test_data_that_is_not_prepared_is_said_with_the_command(place: Place, capfd:
     assert "the train data of unprepared.yaml is not prepared" in done.stderr
     assert "fix: warpbeam data prepare unprepared.yaml" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_gpu_script_runs_where_only_torch_and_transformers_are() -> None:
+    """A GPU machine without Ray, DeepSpeed and the rest: the same script, small, on a CPU."""
+    missing = ["ray", "deepspeed", "pydantic", "boto3", "psutil", "ruamel", "typer", "rich", "pyarrow", "ninja"]
+    script = REPOSITORY / "tests/gpu/bench_engine.py"
+    program = (
+        f"import sys, runpy\nsys.modules.update(dict.fromkeys({missing!r}))\n"
+        "sys.argv = ['bench_engine.py', '--tiny', '--steps', '4']\n"
+        f"runpy.run_path({str(script)!r}, run_name='__main__')\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY / "platform")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout.strip().rpartition("\n")[2])
+    assert verdict["faults"] == []
+    assert verdict["ways"][0]["kernel"] == "sdpa-per-example"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -104,13 +105,13 @@ def _varlen_obstacle(config: Any, device: torch.device, precision: str) -> str |
     if getattr(config, "attention_dropout", 0.0) or getattr(config, "attn_pdrop", 0.0):
         return "attention dropout: torch's varlen_attn has none"
     try:
-        from torch.nn.attention import varlen  # noqa: F401
+        kernel = Varlen.installed()
     except ImportError:
         return f"torch {torch.__version__} has no varlen_attn (2.11 or later)"
-    return _varlen_probe(device)
+    return _varlen_probe(kernel, device)
 
 
-def _varlen_probe(device: torch.device) -> str | None:
+def _varlen_probe(kernel: Varlen, device: torch.device) -> str | None:
     """Run the kernel on a few numbers, forward and backward, against plain attention."""
     generator = torch.Generator(device).manual_seed(0)
     lengths, heads = [5, 11], (4, 2, 2)
@@ -118,7 +119,7 @@ def _varlen_probe(device: torch.device) -> str | None:
     leaves = [tensor.bfloat16().requires_grad_() for tensor in drawn]
     ends = torch.tensor([0, 5, 16], dtype=torch.int32, device=device)
     try:
-        ours, _ = varlen_attention(None, *leaves, cu_seq_lens_q=ends, max_length_q=11)
+        ours, _ = varlen_attention(None, *leaves, kernel=kernel, cu_seq_lens_q=ends, max_length_q=11)
         grads = torch.autograd.grad(ours.float().square().sum(), leaves)
     except (RuntimeError, TypeError, NotImplementedError, Unsupported) as error:
         return f"varlen_attn does not run here: {str(error).splitlines()[0][:200]}"
@@ -132,7 +133,7 @@ def _varlen_probe(device: torch.device) -> str | None:
 def _give(model: Any, kernel: Kernel) -> None:
     from transformers import AttentionInterface
 
-    function = {"varlen": varlen_attention, "sdpa-per-example": per_example_attention}[kernel]
+    function = per_example_attention if kernel != "varlen" else partial(varlen_attention, kernel=Varlen.installed())
     AttentionInterface.register(f"warpbeam-{kernel}", function)
     model.set_attn_implementation(f"warpbeam-{kernel}")
     if model.config._attn_implementation != f"warpbeam-{kernel}":
@@ -195,6 +196,7 @@ def varlen_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     *,
+    kernel: Varlen,
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int = 0,
     scaling: float | None = None,
@@ -208,34 +210,40 @@ def varlen_attention(
     if dropout:
         raise Unsupported("attention dropout: torch's varlen_attn has none")
     _refuse(module, others, attention_mask)
-    from torch.nn.attention.varlen import varlen_attn
-
     rows, heads, seq_len, _ = query.shape
     q, k, v = (t.transpose(1, 2).flatten(0, 1).to(torch.bfloat16) for t in (query, key, value))
-    options = _varlen_options(sliding_window, grouped=key.shape[1] != heads)
-    output = varlen_attn(q, k, v, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q, scale=scaling, **options)
-    return output.view(rows, seq_len, heads, value.shape[-1]), None  # type: ignore[union-attr]
+    options = kernel.options(sliding_window, grouped=key.shape[1] != heads)
+    ends, longest = cu_seq_lens_q, max_length_q
+    output = kernel.function(q, k, v, ends, ends, longest, longest, scale=scaling, **options)
+    return output.view(rows, seq_len, heads, value.shape[-1]), None
 
 
-def _varlen_options(window: int | None, *, grouped: bool) -> dict[str, Any]:
-    """torch 2.10 says `is_causal`, later ones a window; grouped heads must be announced since they are checked."""
-    parameters = _varlen_parameters()
-    options: dict[str, Any] = {}
-    if "window_size" in parameters:
-        options["window_size"] = (-1 if window is None else window - 1, 0)
-    elif window is None:
-        options["is_causal"] = True
-    else:
-        raise Unsupported(f"a sliding window: torch {torch.__version__}'s varlen_attn has none")
-    if grouped and "enable_gqa" in parameters:
-        options["enable_gqa"] = True
-    return options
+@dataclass(frozen=True)
+class Varlen:
+    """torch's `varlen_attn` and the names of its parameters, which differ from release to release."""
 
+    function: Callable[..., torch.Tensor]
+    takes: frozenset[str]
 
-def _varlen_parameters() -> frozenset[str]:
-    from torch.nn.attention.varlen import varlen_attn
+    @classmethod
+    def installed(cls) -> Varlen:
+        """Of the torch that runs; ImportError before 2.10."""
+        from torch.nn.attention.varlen import varlen_attn
 
-    return frozenset(inspect.signature(varlen_attn).parameters)
+        return cls(varlen_attn, frozenset(inspect.signature(varlen_attn).parameters))  # type: ignore[arg-type]
+
+    def options(self, window: int | None, *, grouped: bool) -> dict[str, Any]:
+        """torch 2.10 says `is_causal`, later ones a window; grouped heads must be announced where they are checked."""
+        options: dict[str, Any] = {}
+        if "window_size" in self.takes:
+            options["window_size"] = (-1 if window is None else window - 1, 0)
+        elif window is None:
+            options["is_causal"] = True
+        else:
+            raise Unsupported("a sliding window: this torch's varlen_attn has none")
+        if grouped and "enable_gqa" in self.takes:
+            options["enable_gqa"] = True
+        return options
 
 
 def _refuse(module: Any, others: Inputs, mask: torch.Tensor | None) -> None:

@@ -128,6 +128,7 @@ def test_kernel_gradients_equal_those_of_a_dense_mask() -> None:
 
 def test_a_kernel_refuses_what_it_would_ignore() -> None:
     tensors = [torch.randn(1, 2, 4, 8) for _ in range(3)]
+    kernel = attention.Varlen(torch.add, frozenset())
     with pytest.raises(attention.Unsupported, match="softcap"):
         attention.per_example_attention(None, *tensors, example_lengths=[4], softcap=30.0)
     with pytest.raises(attention.Unsupported, match="mask"):
@@ -135,7 +136,7 @@ def test_a_kernel_refuses_what_it_would_ignore() -> None:
     with pytest.raises(attention.Unsupported, match="does not hand its arguments on"):
         attention.per_example_attention(None, *tensors)
     with pytest.raises(attention.Unsupported, match="dropout"):
-        attention.varlen_attention(None, *tensors, cu_seq_lens_q=torch.tensor([0, 4]), dropout=0.1)
+        attention.varlen_attention(None, *tensors, kernel=kernel, cu_seq_lens_q=torch.tensor([0, 4]), dropout=0.1)
 
 
 def test_reasons_name_the_obstacle() -> None:
@@ -149,17 +150,39 @@ def test_reasons_name_the_obstacle() -> None:
     assert "dropout" in (obstacle(dropout, cuda, "bf16") or "")
 
 
-def test_varlen_gets_the_options_of_the_installed_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_gets_the_options_of_the_installed_torch() -> None:
     """One call of ours, three signatures of torch's."""
     for parameters, window, expected in (
         ({"window_size", "enable_gqa"}, None, {"window_size": (-1, 0), "enable_gqa": True}),
         ({"window_size"}, 5, {"window_size": (4, 0)}),
         ({"is_causal"}, None, {"is_causal": True}),
     ):
-        monkeypatch.setattr(attention, "_varlen_parameters", lambda found=frozenset(parameters): found)
-        assert attention._varlen_options(window, grouped=True) == expected
+        kernel = attention.Varlen(torch.add, frozenset(parameters))
+        assert kernel.options(window, grouped=True) == expected
     with pytest.raises(attention.Unsupported, match="sliding window"):
-        attention._varlen_options(5, grouped=False)
+        attention.Varlen(torch.add, frozenset({"is_causal"})).options(5, grouped=False)
+    assert {"window_size", "scale", "enable_gqa"} <= attention.Varlen.installed().takes
+
+
+def test_varlen_is_called_with_all_examples_in_one_row() -> None:
+    """The kernel itself runs on CUDA only; a plain function in its place shows what it gets."""
+    seen: dict[str, Any] = {}
+
+    def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        seen.update(options, shapes=[tuple(t.shape) for t in (q, k, v)], ends=arguments[0].tolist())
+        own = [tensor.view(2, 16, -1, 8).transpose(1, 2) for tensor in (q, k, v)]
+        return attention.per_example_attention(None, *own, example_lengths=LENGTHS)[0].flatten(0, 1)
+
+    generator = torch.Generator().manual_seed(3)
+    tensors = [torch.randn(2, heads, 16, 8, generator=generator) for heads in (4, 2, 2)]
+    inputs = attention.Packing("varlen", "test").inputs(LENGTHS, 16, CPU)
+    kernel = attention.Varlen(plain, frozenset({"window_size", "enable_gqa"}))
+    ours, _ = attention.varlen_attention(None, *tensors, kernel=kernel, scaling=0.5, **inputs)
+    wanted, _ = attention.per_example_attention(None, *tensors, example_lengths=LENGTHS)
+    assert torch.allclose(ours.float(), wanted, atol=0.05)
+    assert seen["shapes"] == [(32, 4, 8), (32, 2, 8), (32, 2, 8)]
+    assert seen["ends"][:5] == [0, 5, 16, 25, 32]
+    assert (seen["window_size"], seen["enable_gqa"], seen["scale"]) == ((-1, 0), True, 0.5)
 
 
 def test_inputs_of_varlen_have_few_shapes() -> None:
@@ -170,3 +193,41 @@ def test_inputs_of_varlen_have_few_shapes() -> None:
     assert set(ends[4:].tolist()) == {32}
     assert len(ends) == 65
     assert len(packing.inputs([4] * 8, 16, CPU)["cu_seq_lens_q"]) == 65
+
+
+@torch.library.custom_op("warpbeam_test::varlen", mutates_args={})
+def _stand_in(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, scale: float) -> torch.Tensor:
+    return q * scale
+
+
+@_stand_in.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch.empty_like(q)
+
+
+def test_compiled_layers_share_one_graph_whatever_the_examples() -> None:
+    """On a GPU each decoder layer may be compiled: another packing of a row must not compile it anew."""
+    from functools import partial
+
+    from torch._dynamo.utils import counters
+    from transformers import AttentionInterface
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    def call(q: Any, k: Any, v: Any, ends: Any, *_: Any, scale: float, **options: Any) -> torch.Tensor:
+        return _stand_in(q, k, v, ends, scale)
+
+    kernel = attention.Varlen(call, frozenset({"window_size", "enable_gqa"}))
+    AttentionInterface.register("warpbeam-test", partial(attention.varlen_attention, kernel=kernel))
+    model = model_of("qwen2", GROUPED | {"num_hidden_layers": 4})
+    model.set_attn_implementation("warpbeam-test")
+    torch._dynamo.reset()
+    counters.clear()
+    for layer in (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)):
+        layer.compile(backend="eager")
+    packing, ids = attention.Packing("varlen", "test"), torch.arange(32).view(2, 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for lengths in ([5, 11, 9, 7], [1, 15, 16], [4] * 8):
+            positions = torch.cat([torch.arange(n) for n in lengths]).view(2, 16)
+            model(input_ids=ids, position_ids=positions, use_cache=False, **packing.inputs(lengths, 16, CPU))
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]

@@ -30,6 +30,9 @@ class DataParallel:
         self.grad_scale = float(world)  # DDP averages over ranks
         self._clip = clip
         self._bf16 = precision == "bf16"
+        if self._bf16 and hasattr(module, "get_input_embeddings"):
+            # Else the residual stream would be float32, as the embedding's weights are: twice the memory and traffic.
+            module.get_input_embeddings().register_forward_hook(lambda _, __, output: output.bfloat16())  # type: ignore[operator]
         self._device = next(module.parameters()).device
         self._ddp = _wrap(module, self._device) if world > 1 else None
         self.module: torch.nn.Module = self._ddp or module
