@@ -101,26 +101,32 @@ class Driver:
         """Train until the run is done, stopped or given up. Raises only what happens before the claim."""
         with self.interrupts:
             self.hidden = secrets.apply(self.planned.job, self.planned.pool.pool)
-            needs = RayNeeds(self.planned.plan.world_size, self.start_timeout_s, python_path(self.planned.root))
-            session = RaySession(self.planned.pool.pool, needs)
+            self.session = self._start_ray()
             try:
                 check_own_code(self.planned.job, self.planned.root)
-                return self._attempts(session)
+                return self._attempts()
             finally:
-                session.close()
+                self.session.close()
 
-    def _attempts(self, session: RaySession) -> Fate:
+    def _start_ray(self) -> RaySession:
+        needs = RayNeeds(self.planned.plan.world_size, self.start_timeout_s, python_path(self.planned.root))
+        return RaySession(self.planned.pool.pool, needs)
+
+    def _attempts(self) -> Fate:
         preparation: BackgroundPreparation | None = None
         while True:
             claim = self._claim()
+            if self.session.failed:
+                self.session.close()
+                self.session = self._start_ray()
             record = RecordWriter(
                 self.opened.store, *self.names, claim.attempt, "driver", clock=self.clock, secrets=self.hidden
             )
             with record:
                 try:
                     if preparation is None:
-                        preparation = self._prepare(session)
-                    end = self._one(claim, record, session, preparation)
+                        preparation = self._prepare()
+                    end = self._one(claim, record, preparation)
                 except Killed:
                     return self._killed(claim)
                 except StoppedEarly:
@@ -145,11 +151,9 @@ class Driver:
             if self.interrupts.requested:
                 return self._finish(claim, RunState.STOPPED, "interrupted")
 
-    def _one(
-        self, claim: Claim, record: RecordWriter, session: RaySession, preparation: BackgroundPreparation
-    ) -> AttemptEnd:
+    def _one(self, claim: Claim, record: RecordWriter, preparation: BackgroundPreparation) -> AttemptEnd:
         self._write_facts(claim)
-        while not session.up(TICK_S):
+        while not self.session.up(TICK_S):
             if self.interrupts.requested:
                 raise StoppedEarly
         if self.ray_ready_s is None:
@@ -157,7 +161,7 @@ class Driver:
         self.attempt = Attempt(
             opened=self.opened,
             claim=claim,
-            session=session,
+            session=self.session,
             preparation=preparation,
             clock=self.clock,
             record=record,
@@ -177,13 +181,13 @@ class Driver:
             self.ends.append(replace(self.attempt.end(), ending=None))
         return self._finish(claim, RunState.STOPPED, "killed")
 
-    def _prepare(self, session: RaySession) -> BackgroundPreparation:
+    def _prepare(self) -> BackgroundPreparation:
         return BackgroundPreparation(
             self.planned.job,
             self.planned.root,
             self.opened.store,
             self.planned.storage,
-            session,
+            self.session,
             on_note=self.reporter.note,
         )
 

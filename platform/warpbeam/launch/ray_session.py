@@ -112,6 +112,11 @@ class RaySession:
         """Whether this machine's own Ray is used."""
         return self._address is None
 
+    @property
+    def failed(self) -> bool:
+        """Whether it came to nothing: another attempt needs another session."""
+        return self._error is not None
+
     def up(self, timeout_s: float | None = None) -> bool:
         """Wait until Ray can be used, or for `timeout_s`; raises why it cannot."""
         if not self._up.wait(timeout_s):
@@ -132,13 +137,13 @@ class RaySession:
             self._start()
         except BaseException as error:
             self._error = error
-            return
-        finally:
-            self._up.set()
-        self._ended.wait()
-        import ray
+        self._up.set()
+        if self._error is None:
+            self._ended.wait()
+        with contextlib.suppress(ImportError):
+            import ray
 
-        ray.shutdown()
+            ray.shutdown()  # also what a broken start left behind
 
     def _start(self) -> None:
         import ray
