@@ -150,8 +150,7 @@ class Context:
             first = restored.state.get("first_eval")
             self.first_eval = EvalResult(*first) if first else None
         elif self._built is not None and self._built.base is not None:
-            with self._setup.clock.phase(Phase.START):
-                state.restore(self._built.base.read, None)
+            state.restore(self._built.base.read, None)
         if self._built is not None and bare is self._built.module:
             self._check_packing(module)
         if self.rank == 0 and restored is None:

@@ -64,10 +64,9 @@ class Ranks:
 
 def join(device: torch.device) -> Ranks:
     """Make the process group from the launcher's environment, unless there is one (Ray Train makes it)."""
-    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
-    if not dist.is_initialized() and "RANK" in os.environ:  # a world of one: DeepSpeed and FSDP2 still want a group
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    if not dist.is_initialized() and "RANK" in os.environ:
+        on_gpu = device.type == "cuda"
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT, device_id=device if on_gpu else None)
     return Ranks()
 
 

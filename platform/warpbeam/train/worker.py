@@ -7,7 +7,6 @@ in the run's log. No signal handlers here: under Ray the loop runs in a thread.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -18,29 +17,27 @@ from typing import Any
 import torch
 
 from warpbeam.checkpoint.log import Claim
-from warpbeam.data.dataset import open_dataset
+from warpbeam.data.dataset import Dataset, open_dataset
 from warpbeam.data.tokenizer_store import load_stored_tokenizer
 from warpbeam.errors import PlatformError
 from warpbeam.job import Job, parse_job
 from warpbeam.launch.model_config import read_model_config
 from warpbeam.launch.versions import installed
 from warpbeam.plan.plan import Plan, make_plan
-from warpbeam.pool import Pool, parse_pool
+from warpbeam.pool import parse_pool
 from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.record.writer import RecordWriter
 from warpbeam.spec_file import digest
-from warpbeam.storage import ObjectStore, StorageConfig, open_store
+from warpbeam.storage import StorageConfig, open_store
 from warpbeam.train import hooks, ops
 from warpbeam.train.callbacks.base import Callbacks
 from warpbeam.train.callbacks.standard import standard_callbacks
 from warpbeam.train.context import Context
 from warpbeam.train.flops import peak_flops
-from warpbeam.train.ranks import Ranks, join, pick_device
+from warpbeam.train.ranks import join, pick_device
 from warpbeam.train.recipes import lm
 from warpbeam.train.saving import Checkpoints, Identity
 from warpbeam.train.setup import Setup
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,32 +87,12 @@ def run_rank(spec: RunSpec, *, stop: threading.Event | None = None) -> Outcome:
     Args:
         stop: whoever sets it makes all ranks end after the same step, with a checkpoint.
     """
-    clock = PhaseClock(Phase.START)
-    device = pick_device()
-    ranks = join(device)
-    job, pool = parse_job(spec.job), parse_pool(spec.pool)
-    storage = StorageConfig.from_dict(spec.storage)
-    store = open_store(storage)
-    claim = Claim.from_dict(store, spec.claim)
-    secrets = [os.environ[secret.env] for secret in job.secrets if os.environ.get(secret.env)]
-    sink = RecordWriter(
-        store,
-        job.team,
-        job.name,
-        spec.attempt,
-        f"rank-{ranks.rank}",
-        clock=clock,
-        secrets=secrets,
-        watch_stop=ranks.is_first,
-    )
-    with sink:
-        setup = _setup(spec, job, pool, storage, store, claim, ranks, device, sink, clock)
-        if stop is not None:
-            setup.stop = stop
-        ctx = Context(setup)
-        recipe(job)(ctx)
+    rank = _Rank(spec)
+    with rank.record() as sink:
+        ctx = Context(rank.setup(sink, stop or threading.Event()))
+        recipe(rank.job)(ctx)
         state = ctx.finish()
-        clock.switch(Phase.IDLE)
+        rank.clock.switch(Phase.IDLE)
         sink.event("ended", state=state, step=ctx.step_done)
         return Outcome(state, ctx.step_done, summary(ctx))
 
@@ -140,74 +117,96 @@ def summary(ctx: Context) -> dict[str, Any]:
     return metrics
 
 
-def _setup(
-    spec: RunSpec,
-    job: Job,
-    pool: Pool,
-    storage: StorageConfig,
-    store: ObjectStore,
-    claim: Claim,
-    ranks: Ranks,
-    device: torch.device,
-    sink: RecordWriter,
-    clock: PhaseClock,
-) -> Setup:
-    plan, total_steps = ranks.broadcast(_decide(spec, job, pool, storage, claim) if ranks.is_first else None)
-    ops.ensure(ops.ops_for(plan.offload))
-    train_data = open_dataset(store, spec.data["train_prefix"] or "")
-    eval_prefix = spec.data.get("eval_prefix")
-    scratch = Path(pool.local_disk) / f"user-{os.getuid()}"
-    identity = Identity(
-        job_digest=digest(job),
-        data_fingerprint=train_data.sources.fingerprint,
-        plan=plan.to_dict(),
-        versions=installed() if ranks.is_first else {},
-    )
-    own = [hooks.load(target, "code.callbacks")() for target in job.code.callbacks]
-    return Setup(
-        job=job,
-        plan=plan,
-        root=Path(spec.root),
-        attempt=spec.attempt,
-        storage=storage,
-        store=store,
-        ranks=ranks,
-        device=device,
-        sink=sink,
-        clock=clock,
-        checkpoints=Checkpoints(
-            store,
-            claim,
-            ranks,
-            sink=sink,
-            clock=clock,
-            identity=identity,
-            keep=job.checkpoint.keep,
-            scratch=scratch,
-        ),
-        train_data=train_data,
-        eval_data=open_dataset(store, eval_prefix) if eval_prefix else None,
-        tokenizer=load_stored_tokenizer(
-            store, train_data.sources.tokenizer or "", trust_remote_code=job.model.trust_remote_code
-        ),
-        total_steps=total_steps,
-        scratch=scratch,
-        peak_flops=peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None,
-        callbacks=Callbacks([*standard_callbacks(ranks, spec.launcher), *own]),
-    )
+class _Rank:
+    """This process's part of an attempt, opened from its spec."""
 
+    def __init__(self, spec: RunSpec) -> None:
+        self.clock = PhaseClock(Phase.START)
+        self.spec = spec
+        self.device = pick_device()
+        self.ranks = join(self.device)
+        self.job, self.pool = parse_job(spec.job), parse_pool(spec.pool)
+        self.storage = StorageConfig.from_dict(spec.storage)
+        self.store = open_store(self.storage)
+        self.claim = Claim.from_dict(self.store, spec.claim)
+        # The user is in the name: a shared machine's second user could not write into the first one's folder.
+        self.scratch = Path(self.pool.local_disk) / f"user-{os.getuid()}"
 
-def _decide(spec: RunSpec, job: Job, pool: Pool, storage: StorageConfig, claim: Claim) -> tuple[Plan, int]:
-    """What must be the same on all ranks, on rank 0: the plan, and the number of steps that the launcher froze."""
-    total = claim.log.total()
-    if total is None:
-        raise PlatformError(
-            f"the log of run {job.name!r} does not say how many steps it has",
-            why="the launcher writes it before the ranks begin",
-            reason="no_total_steps",
+    def record(self) -> RecordWriter:
+        """Where this rank's events, metrics and signs of life go; rank 0 also looks for a request to stop."""
+        secrets = [os.environ[secret.env] for secret in self.job.secrets if os.environ.get(secret.env)]
+        return RecordWriter(
+            self.store,
+            self.job.team,
+            self.job.name,
+            self.spec.attempt,
+            f"rank-{self.ranks.rank}",
+            clock=self.clock,
+            secrets=secrets,
+            watch_stop=self.ranks.is_first,
         )
-    if spec.plan is not None:
-        return Plan.from_dict(spec.plan), total
-    config = read_model_config(job, Path(spec.root), storage)
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    return make_plan(job, pool, world_size=world, model_config=config), total
+
+    def setup(self, sink: RecordWriter, stop: threading.Event) -> Setup:
+        """Everything that a Context needs. Collective."""
+        plan, total_steps = self.ranks.broadcast(self._decide() if self.ranks.is_first else None)
+        ops.ensure(ops.ops_for(plan.offload))
+        train_data = open_dataset(self.store, self.spec.data["train_prefix"] or "")
+        eval_prefix = self.spec.data.get("eval_prefix")
+        tokenizer = load_stored_tokenizer(
+            self.store, train_data.sources.tokenizer or "", trust_remote_code=self.job.model.trust_remote_code
+        )
+        own_callbacks = [hooks.load(target, "code.callbacks")() for target in self.job.code.callbacks]
+        is_gpu = self.device.type == "cuda"
+        return Setup(
+            job=self.job,
+            plan=plan,
+            root=Path(self.spec.root),
+            attempt=self.spec.attempt,
+            storage=self.storage,
+            store=self.store,
+            ranks=self.ranks,
+            device=self.device,
+            sink=sink,
+            clock=self.clock,
+            checkpoints=self._checkpoints(sink, plan, train_data),
+            train_data=train_data,
+            eval_data=open_dataset(self.store, eval_prefix) if eval_prefix else None,
+            tokenizer=tokenizer,
+            total_steps=total_steps,
+            scratch=self.scratch,
+            peak_flops=peak_flops(torch.cuda.get_device_name(self.device)) if is_gpu else None,
+            stop=stop,
+            callbacks=Callbacks([*standard_callbacks(self.ranks, self.spec.launcher), *own_callbacks]),
+        )
+
+    def _checkpoints(self, sink: RecordWriter, plan: Plan, data: Dataset) -> Checkpoints:
+        identity = Identity(
+            job_digest=digest(self.job),
+            data_fingerprint=data.sources.fingerprint,
+            plan=plan.to_dict(),
+            versions=installed() if self.ranks.is_first else {},
+        )
+        return Checkpoints(
+            self.store,
+            self.claim,
+            self.ranks,
+            sink=sink,
+            clock=self.clock,
+            identity=identity,
+            keep=self.job.checkpoint.keep,
+            scratch=self.scratch,
+        )
+
+    def _decide(self) -> tuple[Plan, int]:
+        """What must be the same on all ranks: the plan, and the number of steps that the launcher froze."""
+        total = self.claim.log.total()
+        if total is None:
+            raise PlatformError(
+                f"the log of run {self.job.name!r} does not say how many steps it has",
+                why="the launcher writes it before the ranks begin",
+                reason="no_total_steps",
+            )
+        if self.spec.plan is not None:
+            return Plan.from_dict(self.spec.plan), total
+        config = read_model_config(self.job, Path(self.spec.root), self.storage)
+        return make_plan(self.job, self.pool, world_size=self.ranks.world_size, model_config=config), total

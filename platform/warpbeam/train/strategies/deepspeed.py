@@ -76,9 +76,14 @@ class DeepSpeedStrategy:
         self._create_state()
 
     def _create_state(self) -> None:
-        for flat in self._flat_masters():
+        for number, flat in enumerate(self._flat_masters()):
+            swapped = self._stage == 3 and self._zero._swappable_optimizer_subgroup(number)
+            if swapped:  # on NVMe: there is no tensor until it is brought in
+                self._zero._optimizer_states_and_gradient_swap_in(number)
             step = torch.tensor(0.0, device=flat.device) if isinstance(self._inner, torch.optim.AdamW) else 0
             self._inner.state[flat] = {"step": step, **{kind: torch.zeros_like(flat) for kind in MOMENTS}}
+            if swapped:
+                self._zero._optimizer_states_and_gradient_swap_out(number)
         if self._stage < 3:
             self._zero._lazy_init_hp_params_optimizer_state()
 
