@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
-from warpbeam.train import attention
+from warpbeam.train import attention, kernels
 from warpbeam.train.forward import Forward
 
 CPU = torch.device("cpu")
@@ -117,7 +117,7 @@ def test_kernel_gradients_equal_those_of_a_dense_mask() -> None:
     query, key, value = (torch.randn(2, heads, 16, 8, generator=generator, requires_grad=True) for heads in (4, 2, 2))
     segments = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS)).view(2, 16)
     mask = (segments[:, None, :, None] == segments[:, None, None, :]) & torch.ones(16, 16, dtype=torch.bool).tril()
-    ours, _ = attention.per_example_attention(None, query, key, value, example_lengths=LENGTHS)
+    ours, _ = kernels.per_example_attention(None, query, key, value, example_lengths=LENGTHS)
     dense = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
     assert torch.allclose(ours, dense.transpose(1, 2), atol=1e-6)
     weight = torch.randn(ours.shape, generator=generator)
@@ -128,15 +128,15 @@ def test_kernel_gradients_equal_those_of_a_dense_mask() -> None:
 
 def test_a_kernel_refuses_what_it_would_ignore() -> None:
     tensors = [torch.randn(1, 2, 4, 8) for _ in range(3)]
-    kernel = attention.Varlen(torch.add, frozenset())
-    with pytest.raises(attention.Unsupported, match="softcap"):
-        attention.per_example_attention(None, *tensors, example_lengths=[4], softcap=30.0)
-    with pytest.raises(attention.Unsupported, match="mask"):
-        attention.per_example_attention(None, *tensors, torch.ones(1, 1, 4, 4, dtype=torch.bool), example_lengths=[4])
-    with pytest.raises(attention.Unsupported, match="does not hand its arguments on"):
-        attention.per_example_attention(None, *tensors)
-    with pytest.raises(attention.Unsupported, match="dropout"):
-        attention.varlen_attention(None, *tensors, kernel=kernel, cu_seq_lens_q=torch.tensor([0, 4]), dropout=0.1)
+    kernel = kernels.Varlen(torch.add, frozenset())
+    with pytest.raises(kernels.Unsupported, match="softcap"):
+        kernels.per_example_attention(None, *tensors, example_lengths=[4], softcap=30.0)
+    with pytest.raises(kernels.Unsupported, match="mask"):
+        kernels.per_example_attention(None, *tensors, torch.ones(1, 1, 4, 4, dtype=torch.bool), example_lengths=[4])
+    with pytest.raises(kernels.Unsupported, match="does not hand its arguments on"):
+        kernels.per_example_attention(None, *tensors)
+    with pytest.raises(kernels.Unsupported, match="dropout"):
+        kernels.varlen_attention(None, *tensors, kernel=kernel, cu_seq_lens_q=torch.tensor([0, 4]), dropout=0.1)
 
 
 def test_reasons_name_the_obstacle() -> None:
@@ -157,11 +157,11 @@ def test_varlen_gets_the_options_of_the_installed_torch() -> None:
         ({"window_size"}, 5, {"window_size": (4, 0)}),
         ({"is_causal"}, None, {"is_causal": True}),
     ):
-        kernel = attention.Varlen(torch.add, frozenset(parameters))
+        kernel = kernels.Varlen(torch.add, frozenset(parameters))
         assert kernel.options(window, grouped=True) == expected
-    with pytest.raises(attention.Unsupported, match="sliding window"):
-        attention.Varlen(torch.add, frozenset({"is_causal"})).options(5, grouped=False)
-    assert {"window_size", "scale", "enable_gqa"} <= attention.Varlen.installed().takes
+    with pytest.raises(kernels.Unsupported, match="sliding window"):
+        kernels.Varlen(torch.add, frozenset({"is_causal"})).options(5, grouped=False)
+    assert {"window_size", "scale", "enable_gqa"} <= kernels.Varlen.installed().takes
 
 
 def test_varlen_is_called_with_all_examples_in_one_row() -> None:
@@ -171,14 +171,14 @@ def test_varlen_is_called_with_all_examples_in_one_row() -> None:
     def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
         seen.update(options, shapes=[tuple(t.shape) for t in (q, k, v)], ends=arguments[0].tolist())
         own = [tensor.view(2, 16, -1, 8).transpose(1, 2) for tensor in (q, k, v)]
-        return attention.per_example_attention(None, *own, example_lengths=LENGTHS)[0].flatten(0, 1)
+        return kernels.per_example_attention(None, *own, example_lengths=LENGTHS)[0].flatten(0, 1)
 
     generator = torch.Generator().manual_seed(3)
     tensors = [torch.randn(2, heads, 16, 8, generator=generator) for heads in (4, 2, 2)]
     inputs = attention.Packing("varlen", "test").inputs(LENGTHS, 16, CPU)
-    kernel = attention.Varlen(plain, frozenset({"window_size", "enable_gqa"}))
-    ours, _ = attention.varlen_attention(None, *tensors, kernel=kernel, scaling=0.5, **inputs)
-    wanted, _ = attention.per_example_attention(None, *tensors, example_lengths=LENGTHS)
+    kernel = kernels.Varlen(plain, frozenset({"window_size", "enable_gqa"}))
+    ours, _ = kernels.varlen_attention(None, *tensors, kernel=kernel, scaling=0.5, **inputs)
+    wanted, _ = kernels.per_example_attention(None, *tensors, example_lengths=LENGTHS)
     assert torch.allclose(ours.float(), wanted, atol=0.05)
     assert seen["shapes"] == [(32, 4, 8), (32, 2, 8), (32, 2, 8)]
     assert seen["ends"][:5] == [0, 5, 16, 25, 32]
@@ -216,8 +216,8 @@ def test_compiled_layers_share_one_graph_whatever_the_examples() -> None:
     def call(q: Any, k: Any, v: Any, ends: Any, *_: Any, scale: float, **options: Any) -> torch.Tensor:
         return _stand_in(q, k, v, ends, scale)
 
-    kernel = attention.Varlen(call, frozenset({"window_size", "enable_gqa"}))
-    AttentionInterface.register("warpbeam-test", partial(attention.varlen_attention, kernel=kernel))
+    kernel = kernels.Varlen(call, frozenset({"window_size", "enable_gqa"}))
+    AttentionInterface.register("warpbeam-test", partial(kernels.varlen_attention, kernel=kernel))
     model = model_of("qwen2", GROUPED | {"num_hidden_layers": 4})
     model.set_attn_implementation("warpbeam-test")
     torch._dynamo.reset()
