@@ -25,9 +25,9 @@ model:
   tokenizer: {{train: {{vocab_size: 400}}}}
 data:
   train: [{{path: "s3://warpbeam/launch/train.jsonl"}}]
-  eval: [{{path: "s3://warpbeam/launch/eval.jsonl"}}]
   seq_len: 64
 train: {{method: sft, max_steps: {max_steps}, global_batch: 4, lr: {lr}}}
+parallelism: {{strategy: ddp}}    # the quickest to start; what a strategy does is tested with the engine
 resources: {{accelerators: 2}}
 checkpoint: {{every_steps: 20, keep: 2}}
 """
@@ -35,12 +35,10 @@ checkpoint: {{every_steps: 20, keep: 2}}
 
 def put_data(s3: StorageConfig) -> None:
     """The one data set of all launch tests, so that it is prepared once."""
-    store = open_store(s3)
-    for name, numbers in (("train", range(300)), ("eval", range(300, 320))):
-        rows = ([("user", f"{n}+{n}?"), ("assistant", f"It is {2 * n}.")] for n in numbers)
-        records = ({"messages": [{"role": role, "content": text} for role, text in row]} for row in rows)
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        store.put(f"launch/{name}.jsonl", lines.encode())
+    rows = ([("user", f"{n}+{n}?"), ("assistant", f"It is {2 * n}.")] for n in range(300))
+    records = ({"messages": [{"role": role, "content": text} for role, text in row]} for row in rows)
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    open_store(s3).put("launch/train.jsonl", lines.encode())
 
 
 @dataclass
