@@ -67,7 +67,7 @@ class Workplace:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
 
-    def run(self, *arguments: str, log: str = "out.txt", timeout_s: float = 240) -> tuple[int, str]:
+    def run(self, *arguments: str, log: str = "out.txt", timeout_s: float = 600) -> tuple[int, str]:
         """Exit code and everything that was printed."""
         process = self.start(*arguments, log=log)
         code = process.wait(timeout_s)
@@ -76,7 +76,7 @@ class Workplace:
     def text(self, log: str = "out.txt") -> str:
         return (self.folder / log).read_text()
 
-    def until(self, process: subprocess.Popen[bytes], what: Callable[[], Any], timeout_s: float = 240) -> Any:
+    def until(self, process: subprocess.Popen[bytes], what: Callable[[], Any], timeout_s: float = 600) -> Any:
         """Poll until `what` is true while the process lives."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
