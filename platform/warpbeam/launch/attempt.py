@@ -6,20 +6,17 @@ An attempt decides nothing about a next one: it says how it ended.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
-from warpbeam.checkpoint.log import Claim
+from warpbeam.checkpoint.log import Claim, Fenced
 from warpbeam.checkpoint.members import this_process
-from warpbeam.errors import WarpbeamError
+from warpbeam.errors import InfraError, WarpbeamError
 from warpbeam.launch.begin import Opened
 from warpbeam.launch.failure import Cause
+from warpbeam.launch.local_logs import bring_home, log_dir
 from warpbeam.launch.own_code import python_path
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA, RankTask
@@ -30,7 +27,6 @@ from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours, resources_
 from warpbeam.launch.same_data import check_same_data
 from warpbeam.launch.watch import AttemptWatch, Progress
 from warpbeam.record import keys
-from warpbeam.record.capture import ship_rest
 from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import request_stop
@@ -99,7 +95,7 @@ class Attempt:
         planned = self.opened.planned
         self.plan, self.pool = planned.plan, planned.pool.pool
         self.names = (planned.job.team, planned.job.name, self.claim.attempt)
-        self.log_dir = log_dir(*self.names)
+        self.log_dir = log_dir(self.names)
         self.watch = AttemptWatch(self.opened.view, self.claim.attempt, self.plan.world_size)
         self.group = WorkerGroup(self.plan, self.pool, self._task(), own_ray=self.session.is_local)
         self.timeline_s: dict[str, float] = {}
@@ -107,7 +103,7 @@ class Attempt:
         self._gone = False
         self._compute_before_s = self.clock.totals()[Phase.COMPUTE]
         self._window_at: tuple[float, float] | None = None
-        self._stop_sent = False
+        self._stop_sent = self._warned = False
         self._next_look_at = time.monotonic() + WAITING_S
 
     def run(self) -> AttemptEnd:
@@ -122,23 +118,34 @@ class Attempt:
         return self.end()
 
     def _tick(self) -> None:
+        progress = self.watch.look()
+        if self.stop_wanted() and (progress.ranks_up == 0 or not self._gone):
+            raise StoppedEarly
         if not self._gone:
             self._try_go()
-        elif self.stop_wanted() and not self._stop_sent:
-            self._stop_sent = True
+        else:
+            self.reporter.training(progress)
+        try:
+            self._bring_up_to_date(progress)
+        except Fenced:
+            raise
+        except InfraError as error:  # a store that is away for a moment must not end a training that goes on
+            if not self._warned:
+                self._warned = True
+                self.reporter.warn(f"{error.what}; trying again")
+
+    def _bring_up_to_date(self, progress: Progress) -> None:
+        """Tell the log and the ranks what is new."""
+        if self.stop_wanted() and not self._stop_sent:
             request_stop(self.opened.view, by="driver", reason="interrupted")
-        progress = self.watch.look()
+            self._stop_sent = True
         self._note_state(progress)
         if progress.ranks_up == 0 and time.monotonic() > self._next_look_at:
             self._next_look_at = time.monotonic() + WAITING_S
             self._note_waiting()
-        if self._gone:
-            self.reporter.training(progress)
 
     def _try_go(self) -> None:
         """Give the ranks the word once the data's place and the number of steps are known."""
-        if self.stop_wanted():
-            raise StoppedEarly
         places = self.preparation.places
         self.reporter.preparing(*self.preparation.counts)
         total = self.opened.view.log.total() if self._total_holds() else None
@@ -177,17 +184,17 @@ class Attempt:
     def _note_state(self, progress: Progress) -> None:
         """Bring the log up to what is seen: who the ranks are, and that they train."""
         if "workers" not in self.timeline_s and progress.ranks_up == progress.world_size:
+            self.claim.state(RunState.STARTING, members=self.watch.ranks.values())
             self._mark("workers")
             self._state = RunState.STARTING
-            self.claim.state(RunState.STARTING, members=self.watch.ranks.values())
             if not self._gone:
                 self.clock.switch(Phase.PREPARE)
             else:
                 self._open_window()
         if self._state is RunState.STARTING and self.watch.first_step_at is not None:
+            self.claim.state(RunState.RUNNING)
             self._state = RunState.RUNNING
             self.timeline_s["first_step"] = self.watch.first_step_at - self.began_at
-            self.claim.state(RunState.RUNNING)
 
     def _note_waiting(self) -> None:
         need = {name: amount * self.plan.world_size for name, amount in resources_per_rank(self.pool).items()}
@@ -196,16 +203,15 @@ class Attempt:
             return
         self.reporter.note(f"{why}; giving up {self.start_timeout_s:.0f} s after the start")
         if self._state is not RunState.WAITING:
+            self.claim.state(RunState.WAITING, why)
             self._state = RunState.WAITING
             self.clock.switch(Phase.QUEUE)
-            self.claim.state(RunState.WAITING, why)
 
     def end(self) -> AttemptEnd:
         """Collect what the ranks left; once they have ended."""
         self.clock.switch(Phase.IDLE)
-        ship_rest(self.opened.store, *self.names, self.log_dir, self.hidden)
         if self.group.ending and not self.session.is_local:
-            ship_from_other_nodes(self._spec(), self.names, self.log_dir)
+            ship_from_other_nodes(self._spec(), self.names)
         try:
             self.watch.read()
         except WarpbeamError as error:
@@ -216,8 +222,7 @@ class Attempt:
         outcome = None if self.group.ending else self._outcome()
         steps = [int(beat["step"]) for beat in ranks] + [int(row["step"]) for row in self.watch.rows[-1:]]
         step = max([0, *steps, *read_steps(self.log_dir).values()])
-        if not list(self.log_dir.glob("*.log")):  # what could not be shipped stays
-            shutil.rmtree(self.log_dir, ignore_errors=True)
+        bring_home(self.opened.store, self.names, self.hidden)
         ending = self.group.ending
         if ending is None and outcome is None:
             ending = Ending(Cause.UNKNOWN, "the ranks ended without an outcome", "no_outcome")
@@ -241,10 +246,10 @@ class Attempt:
         return open_before_s + max(0.0, float(sum(began) / len(began)) - opened_at)
 
     def _call_off(self) -> None:
-        """Send ranks home that wait or are still on their way; those that train already end with this process."""
+        """End the ranks: those that wait, those on their way and, at a second Ctrl-C, those that train."""
         if not self._gone:
             self._word(False, {})
-            self.group.abort()
+        self.group.abort()
 
     def _word(self, go: bool, spec: dict[str, Any]) -> None:
         word = {"schema": SCHEMA, "go": go, "spec": spec}
@@ -291,11 +296,6 @@ class Attempt:
             log_dir=str(self.log_dir),
             threads=threads_per_rank(self.pool, self.plan.world_size),
         )
-
-
-def log_dir(team: str, run: str, attempt: str) -> Path:
-    """Where the ranks of an attempt keep their output until it is in the record; the same path on every machine."""
-    return Path(tempfile.gettempdir()) / f"warpbeam-{os.getuid()}" / f"{team}-{run}-{attempt}"
 
 
 class StoppedEarly(Exception):

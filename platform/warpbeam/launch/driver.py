@@ -19,10 +19,11 @@ from warpbeam.checkpoint.log import Claim, Entry, newest_claim
 from warpbeam.checkpoint.members import end_leftovers, this_process
 from warpbeam.errors import Owner, WarpbeamError
 from warpbeam.launch import secrets
-from warpbeam.launch.attempt import Attempt, AttemptEnd, Reporter, StoppedEarly, explain_preparation, log_dir
+from warpbeam.launch.attempt import Attempt, AttemptEnd, Reporter, StoppedEarly, explain_preparation
 from warpbeam.launch.begin import Opened
 from warpbeam.launch.failure import Cause, Failure, Retry, Stop, decide
 from warpbeam.launch.interrupt import Interrupts, Killed
+from warpbeam.launch.local_logs import bring_home
 from warpbeam.launch.own_code import check_own_code, python_path
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA
@@ -30,7 +31,6 @@ from warpbeam.launch.ray_session import RayNeeds, RaySession
 from warpbeam.launch.ray_train import Ending
 from warpbeam.launch.versions import installed
 from warpbeam.record import keys
-from warpbeam.record.capture import ship_rest
 from warpbeam.record.phases import Phase, PhaseClock, place_ranks
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
@@ -212,7 +212,7 @@ class Driver:
         own = this_process("driver")
         left = [member for member in members(self.opened.view, before.attempt) if not member.same_process(own)]
         end_leftovers(left, on_event=self.reporter.note)
-        ship_rest(self.opened.store, *self.names, before.attempt, log_dir(*self.names, before.attempt), self.hidden)
+        bring_home(self.opened.store, (*self.names, before.attempt), self.hidden)
 
     def _write_facts(self, claim: Claim) -> None:
         facts = {

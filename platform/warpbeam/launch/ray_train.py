@@ -7,8 +7,6 @@ checkpoint registry, a run name that no other attempt has (DESIGN §5.12).
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -80,13 +78,11 @@ class WorkerGroup:
             self.done.wait(0.2)
 
     def _run(self) -> None:
-        storage = tempfile.mkdtemp(prefix="warpbeam-ray-train-")
         try:
-            self._fit(Path(storage))
+            self._fit(Path(self._task.log_dir) / "ray-train")
         except BaseException as error:
             self.ending = explain(error)
         finally:
-            shutil.rmtree(storage, ignore_errors=True)
             self.done.set()
 
     def _fit(self, storage: Path) -> None:
