@@ -1,4 +1,4 @@
-"""Where the ranks of an attempt keep their output until it is in the record: one folder, at the same path everywhere."""
+"""Where the ranks of an attempt keep their output until it is in the record: one folder, the same path everywhere."""
 
 from __future__ import annotations
 
