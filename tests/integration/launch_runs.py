@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Workplace:
     folder: Path
     s3: StorageConfig
     name: str
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def write_job(self, *, max_steps: int = 60, lr: str = "1e-3", extra: str = "") -> Path:
         path = self.folder / "job.yaml"
@@ -59,13 +60,22 @@ class Workplace:
 
     def start(self, *arguments: str, log: str = "out.txt") -> subprocess.Popen[bytes]:
         with (self.folder / log).open("wb") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "warpbeam.cli.main", *arguments],
                 cwd=self.folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a failing test left running: it would restart the server that the tests stop."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
     def run(self, *arguments: str, log: str = "out.txt", timeout_s: float = 600) -> tuple[int, str]:
         """Exit code and everything that was printed."""

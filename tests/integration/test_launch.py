@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -22,8 +23,16 @@ def data(s3: StorageConfig) -> StorageConfig:
     return s3
 
 
-def test_a_run_survives_kill_and_interrupt(data: StorageConfig, tmp_path: Path) -> None:
-    place = Workplace(tmp_path, data, "survivor")
+@pytest.fixture
+def place(data: StorageConfig, tmp_path: Path) -> Iterator[Workplace]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    workplace = Workplace(folder, data, "survivor")
+    yield workplace
+    workplace.close()
+
+
+def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     place.write_job(max_steps=2000)
 
     driver = place.start("run", "job.yaml")
@@ -66,16 +75,13 @@ class Watch:
 
 
 def test_a_cluster_finishes_it_once_with_own_code_and_keeps_the_secret(
-    data: StorageConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = "canary-7f3a9b"
     pool = tmp_path / "pool.yaml"
     pool.write_text(Path("cluster/pools/local.yaml").read_text() + "secrets: {token: {env: POOL_TOKEN}}\n")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "hooks.py").write_text(HOOKS)
-    (folder / ".gitignore").write_text("*.txt\n")
-    place = Workplace(folder, data, "survivor")
+    (place.folder / "hooks.py").write_text(HOOKS)
+    (place.folder / ".gitignore").write_text("*.txt\n")
     total = place.committed() + 20
     extra = 'code: {callbacks: ["hooks:Watch"]}\nsecrets: [{env: MY_TOKEN, from: token}]\n'
     place.write_job(max_steps=total, extra=extra)
