@@ -131,7 +131,7 @@ def plain(packed: bool) -> tuple[list[Any], dict[str, torch.Tensor]]:
     return numbers, {name: p.detach() for name, p in net.named_parameters()}
 
 
-def zero(stage: int, ranks: Ranks, precision: str = "fp32") -> tuple[Any, Any]:
+def zero(stage: int, ranks: Ranks, precision: str = "fp32", offload: str = "none") -> tuple[Any, Any]:
     net = model()
     config = deepspeed_config(
         stage=stage,  # type: ignore[arg-type]
@@ -141,6 +141,7 @@ def zero(stage: int, ranks: Ranks, precision: str = "fp32") -> tuple[Any, Any]:
         clip=CLIP,
         precision=precision,  # type: ignore[arg-type]
         on_cpu=True,
+        offload=offload,  # type: ignore[arg-type]
     )
     return DeepSpeedStrategy(net, config, OPTIMIZER, name=f"zero{stage}"), net
 
@@ -212,13 +213,19 @@ def main(folder: Path) -> None:
             steps = strategy.optimizer_steps()
     strategy, net = zero(3, ranks)
     found["loss"]["zero3-hook"] = [train(strategy, net, ranks, packed=False, hook=own_loss), wanted[False][0]]
-    for precision_stage in (1, 2, 3):
-        strategy, net = zero(precision_stage, ranks, "bf16")
-        found["loss"][f"zero{precision_stage}-bf16"] = [train(strategy, net, ranks, packed=False), wanted[False][0]]
+    for stage, precision, offload in (
+        (1, "bf16", "none"),
+        (2, "bf16", "none"),
+        (3, "bf16", "none"),
+        (3, "fp32", "cpu"),
+    ):
+        key = f"zero{stage}-{'offload' if offload == 'cpu' else precision}"
+        strategy, net = zero(stage, ranks, precision, offload)
+        found["loss"][key] = [train(strategy, net, ranks, packed=False), wanted[False][0]]
         before = collect(strategy, ranks)
-        fresh, _ = zero(precision_stage, ranks, "bf16")
+        fresh, _ = zero(stage, ranks, precision, offload)
         fresh.restore(reader(before), strategy.optimizer_steps())
-        found["state"][f"zero{precision_stage}-bf16 -> itself"] = difference(collect(fresh, ranks), before)
+        found["state"][f"{key} -> itself"] = difference(collect(fresh, ranks), before)
     for source, state in states.items():
         for name, make in {**makers, "fsdp2": lambda r: (fsdp2(r), None)}.items():
             target, _ = make(ranks)

@@ -2,19 +2,19 @@
 
     torchrun --nproc-per-node 2 -m tests.integration.engine_runs JOB.yaml...
 
-A job that is named twice goes on where it was stopped. Prints one line with the outcome of each.
+A job that is named twice goes on where it was stopped. Prints what the command prints, and its exit code.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import torch
 
-from warpbeam.train import torchrun
+from warpbeam.train import __main__ as command
 from warpbeam.train.context import Context
-from warpbeam.train.ranks import join, pick_device
 
 
 class StopAfterSix:
@@ -27,11 +27,10 @@ class StopAfterSix:
 
 def main(jobs: list[str]) -> None:
     torch.set_num_threads(1)
-    ranks = join(pick_device())
     for job in jobs:
-        outcome = torchrun.train(torchrun.Options(Path(job)), ranks)
-        if ranks.is_first:
-            print(f"outcome {Path(job).stem} {outcome.state if outcome else 'finished'}", flush=True)
+        code = command.main([job])
+        if os.environ["RANK"] == "0":
+            print(f"exit code of {Path(job).stem}: {code}", flush=True)
     torch.distributed.destroy_process_group()
 
 

@@ -65,6 +65,7 @@ class Place:
         self.folder = folder
         (folder / "pool.yaml").write_text(POOL.format(folder=folder))
         self.store = LocalStore(folder / "store")
+        self.said = ""
         self.environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -132,17 +133,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     own = 'recipe: "own_train:train"'
     place.job("own-whole", extra=own)
     place.job("own-cut", extra=own + '\ncode: {callbacks: ["tests.integration.engine_runs:StopAfterSix"]}')
-    text = place.run(
-        "tests.integration.engine_runs", "whole.yaml", "own-whole.yaml", "own-cut.yaml", "own-cut.yaml", "whole.yaml"
-    )
-    outcomes = [line.split()[1:] for line in text.splitlines() if line.startswith("outcome")]
-    assert outcomes == [
-        ["whole", "done"],
-        ["own-whole", "done"],
-        ["own-cut", "stopped"],
-        ["own-cut", "done"],
-        ["whole", "finished"],
-    ]
+    unprepared = place.job("unprepared")
+    unprepared.write_text(unprepared.read_text().replace("seq_len: 64", "seq_len: 32"))
+    jobs = ("whole", "own-whole", "own-cut", "own-cut", "whole", "unprepared")
+    place.said = place.run("tests.integration.engine_runs", *(f"{name}.yaml" for name in jobs))
     return place
 
 
@@ -154,16 +148,18 @@ def test_every_layout_gives_the_loss_norm_and_weights_of_one_plain_process(tmp_p
         for (loss, norm), (plain_loss, plain_norm) in zip(ours, plain, strict=True):
             assert loss == pytest.approx(plain_loss, rel=1e-2 if bf16 else 2e-6), name
             assert norm == pytest.approx(plain_norm, rel=5e-2 if bf16 else 1e-5), name
-    assert len(found["loss"]) == 12
+    assert len(found["loss"]) == 13
     assert all(worst < 2e-5 for worst in found["weights"].values()), found["weights"]
     assert all(worst == 0.0 for worst in found["state"].values()), found["state"]
-    assert len(found["state"]) == 3 + 4 * 5
+    assert len(found["state"]) == 4 + 4 * 5
 
 
-def test_killed_in_the_middle_and_resumed_equals_undisturbed_bitwise(place: Place) -> None:
+@pytest.fixture(scope="module")
+def killed(place: Place) -> Place:
+    """All processes of a run killed after a checkpoint, in the middle of a step; with a copy of its store."""
     place.job("killed")
     process = place.start("warpbeam.train", "killed.yaml", log="killed.txt")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while "step 4: checkpoint" not in (place.folder / "killed.txt").read_text():
         assert process.poll() is None, (place.folder / "killed.txt").read_text()
         assert time.monotonic() < deadline
@@ -174,30 +170,35 @@ def test_killed_in_the_middle_and_resumed_equals_undisturbed_bitwise(place: Plac
     process.wait()
     assert place.log("killed").state()[0] == "running"
     shutil.copytree(place.folder / "store", place.folder / "other" / "store")
-    text = place.run("warpbeam.train", "killed.yaml")
+    return place
+
+
+def test_killed_in_the_middle_and_resumed_equals_undisturbed_bitwise(killed: Place) -> None:
+    text = killed.run("warpbeam.train", "killed.yaml")
     assert "from step 4" in text or "from step 8" in text
-    assert place.log("killed").state()[0] == "done"
-    resumed, whole = numbers(place.rows("killed")), numbers(place.rows("whole"))
+    assert killed.log("killed").state()[0] == "done"
+    resumed, whole = numbers(killed.rows("killed")), numbers(killed.rows("whole"))
     assert {step: resumed[step] for step in resumed} == {step: whole[step] for step in resumed}
-    assert set(range(5, 13)) <= set(resumed)
+    assert set(range(9, 13)) <= set(resumed)
 
 
-def test_another_strategy_at_another_world_goes_on_within_rounding(place: Place) -> None:
+def test_another_strategy_at_another_world_goes_on_within_rounding(killed: Place) -> None:
     """The copy of the killed run's store: written by zero3 on two ranks, read by zero1 on one."""
-    other = Place(place.folder / "other")
+    other = Place(killed.folder / "other")
     for name in ("train.jsonl", "eval.jsonl"):
-        shutil.copy2(place.folder / name, other.folder / name)
+        shutil.copy2(killed.folder / name, other.folder / name)
     config = StorageConfig(uri=f"file://{other.folder}/store", kind="local")
-    job = load_job(other.job("killed", strategy="zero1", dropout=0.1))
+    job = load_job(other.job("killed", strategy="zero1"))
     for split in ("train", "eval"):  # the same bytes under another path are another source
         prepare(job.job, job.root, other.store, config, split=split, ray=False)  # type: ignore[arg-type]
     other.run("warpbeam.train", "killed.yaml", "--allow", "parallelism.strategy", ranks=1)
-    rows, whole = other.rows("killed"), place.rows("whole")
-    assert rows[0]["validation_metrics/loss"] == whole[0]["validation_metrics/loss"]
-    for step in (8, 12):
+    rows, whole = other.rows("killed"), killed.rows("whole")
+    for step in (9, 12):
         assert rows[step]["loss_tokens"] == whole[step]["loss_tokens"]
         assert rows[step]["lr"] == whole[step]["lr"]
-        assert rows[step]["validation_metrics/loss"] == pytest.approx(whole[step]["validation_metrics/loss"], rel=2e-2)
+    # Ranks draw their own dropout, so only the layout's own rounding and dropout may differ.
+    ours, theirs = (side[12]["validation_metrics/loss"] for side in (rows, whole))
+    assert ours == pytest.approx(theirs, rel=2e-2)
 
 
 def test_own_fsdp2_loop_resumes_bitwise(place: Place) -> None:
@@ -239,15 +240,23 @@ def data_folders(place: Place) -> list[Path]:
     return [path for path in (place.folder / "store/teams/default/data").iterdir() if (path / "index.json").exists()]
 
 
-def test_data_that_is_not_prepared_is_said_with_the_command(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
-    path = place.job("unprepared")
-    path.write_text(path.read_text().replace("seq_len: 64", "seq_len: 32"))
-    command = [sys.executable, "-m", "warpbeam.train", "unprepared.yaml"]
-    done = subprocess.run(command, cwd=place.folder, env=place.environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "the train data of unprepared.yaml is not prepared" in done.stderr
-    assert "fix: warpbeam data prepare unprepared.yaml" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_the_command_says_at_the_end(place: Place) -> None:
+    lines = place.said.splitlines()
+    ends = [lines[at - 1] for at, line in enumerate(lines) if line.startswith("exit code") and line.endswith(": 0")]
+    assert ends == [
+        "done: 12 steps",
+        "done: 12 steps",
+        "stopped after step 6, with a checkpoint; the same command goes on from there",
+        "done: 12 steps",
+        "this run is finished already: nothing to do (--fresh trains it anew)",
+    ]
+
+
+def test_data_that_is_not_prepared_is_said_with_the_command(place: Place) -> None:
+    assert "exit code of unprepared: 2" in place.said
+    assert "error: the train data of unprepared.yaml is not prepared" in place.said
+    assert "fix: warpbeam data prepare unprepared.yaml" in place.said
+    assert "Traceback" not in place.said
 
 
 def test_the_gpu_script_runs_where_only_torch_and_transformers_are() -> None:

@@ -106,7 +106,7 @@ def ensure(ops: Sequence[str], say: Say = print) -> None:
 
 
 def load(ops: Sequence[str]) -> None:
-    """Give DeepSpeed the built operators: no compiler, no ninja, no lock. Ranks call this before any engine is made."""
+    """Give DeepSpeed what is built, without compiler, ninja and lock. Ranks call this before any engine is made."""
     prepare_environment()
     for op in ops:
         if not is_built(op):
@@ -118,7 +118,7 @@ def load(ops: Sequence[str]) -> None:
             )
         from deepspeed.ops.op_builder.builder import OpBuilder
 
-        if op not in OpBuilder._loaded_ops:
+        if op == "cpu_adam" and op not in OpBuilder._loaded_ops:  # others need more libraries: DeepSpeed loads them
             OpBuilder._loaded_ops[op] = _import(op)
 
 
