@@ -24,6 +24,7 @@ from warpbeam.plan.deepspeed_config import deepspeed_config
 from warpbeam.train.attention import choose
 from warpbeam.train.loss import CausalLoss, token_loss_sum
 from warpbeam.train.optimizer import parameter_groups, torch_adamw
+from warpbeam.train.process_end import end_with
 from warpbeam.train.ranks import Ranks, join
 from warpbeam.train.strategies.base import AdamW, Saved
 from warpbeam.train.strategies.ddp import DataParallel
@@ -193,7 +194,7 @@ def fsdp2(ranks: Ranks) -> Tracked:
     return Tracked(net, torch.optim.AdamW(net.parameters(), lr=LR))
 
 
-def main(folder: Path) -> None:
+def main(folder: Path) -> int:
     torch.set_num_threads(1)
     ranks = join(CPU)
     found: dict[str, Any] = {"loss": {}, "state": {}, "weights": {}}
@@ -234,8 +235,8 @@ def main(folder: Path) -> None:
     if ranks.is_first:
         (folder / "layouts.json").write_text(json.dumps(found))
     ranks.all_gather(None)
-    torch.distributed.destroy_process_group()
+    return 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    end_with(lambda: main(Path(sys.argv[1])))

@@ -15,6 +15,7 @@ import torch
 
 from warpbeam.train import __main__ as command
 from warpbeam.train.context import Context
+from warpbeam.train.process_end import end_with
 
 
 class StopAfterSix:
@@ -25,14 +26,14 @@ class StopAfterSix:
             ctx.ask_to_stop()
 
 
-def main(jobs: list[str]) -> None:
+def main(jobs: list[str]) -> int:
     torch.set_num_threads(1)
     for job in jobs:
         code = command.main([job])
         if os.environ["RANK"] == "0":
             print(f"exit code of {Path(job).stem}: {code}", flush=True)
-    torch.distributed.destroy_process_group()
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    end_with(lambda: main(sys.argv[1:]))

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from warpbeam.data.index import FAILED, INDEX, seal_key
 from warpbeam.data.order import WINDOW_TASKS
 from warpbeam.data.prepare import prepare, start_preparation
 from warpbeam.data.reader import BatchReader, batch_ids
+from warpbeam.data.sources import cut_tasks
 from warpbeam.errors import InfraError, UserError
 from warpbeam.job import Code, Job, parse_job
 from warpbeam.storage.config import StorageConfig
@@ -85,11 +87,11 @@ def make_job(team: str, sources: str, **data: Any) -> Job:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many tasks from little data (in the driver, which cuts them)."""
-    from warpbeam.data.sources import cut_tasks
+    cut_to(monkeypatch, 16384)
 
-    monkeypatch.setattr(
-        "warpbeam.data.settle.cut_tasks", lambda files, **options: cut_tasks(files, task_bytes=16384, **options)
-    )
+
+def cut_to(monkeypatch: pytest.MonkeyPatch, task_bytes: int) -> None:
+    monkeypatch.setattr("warpbeam.data.settle.cut_tasks", partial(cut_tasks, task_bytes=task_bytes))
 
 
 def contents(store: ObjectStore, prefix: str) -> dict[str, bytes]:
@@ -183,8 +185,12 @@ def test_a_record_that_kills_its_worker_ends_the_preparation(s3: StorageConfig, 
         prepare(job, tmp_path, open_store(s3), s3)
 
 
-@pytest.mark.usefixtures("cluster", "small_tasks")
-def test_a_stopped_preparation_begins_no_more_tasks(s3: StorageConfig, sources: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cluster")
+def test_a_stopped_preparation_begins_no_more_tasks(
+    s3: StorageConfig, sources: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_to(monkeypatch, 2048)
+    monkeypatch.setattr("warpbeam.data.ray_runner._BYTES_WORTH_A_WORKER", 1)  # a Ray task each, as with much data
     store = open_store(s3)
     begun = threading.Event()
     preparation = start_preparation(make_job("stopped", sources), tmp_path, store, s3, progress=lambda *_: begun.set())

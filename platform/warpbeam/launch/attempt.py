@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from warpbeam.checkpoint.log import Claim, Fenced
-from warpbeam.checkpoint.members import this_process
 from warpbeam.errors import InfraError, WarpbeamError
 from warpbeam.launch.begin import Opened
 from warpbeam.launch.failure import Cause
@@ -278,8 +277,6 @@ class Attempt:
             "claim": self.claim.to_dict(),
             "data": {},
             "launcher": "ray",
-            "world_size": self.plan.world_size,
-            "driver": this_process("driver").to_dict(),
             "plan": self.plan.to_dict(),
         }
 

@@ -27,7 +27,7 @@ from warpbeam.launch.local_logs import bring_home
 from warpbeam.launch.own_code import check_own_code, python_path
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA
-from warpbeam.launch.ray_session import RayNeeds, RaySession
+from warpbeam.launch.ray_session import RayNeeds, RaySession, joined_address
 from warpbeam.launch.ray_train import Ending
 from warpbeam.launch.versions import installed
 from warpbeam.record import keys
@@ -35,6 +35,7 @@ from warpbeam.record.phases import Phase, PhaseClock, place_ranks
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
 from warpbeam.record.writer import RecordWriter
+from warpbeam.train import ops
 
 START_TIMEOUT_S = 600.0
 TICK_S = 0.1
@@ -101,6 +102,8 @@ class Driver:
         """Train until the run is done, stopped or given up. Raises only what happens before the claim."""
         with self.interrupts:
             self.hidden = secrets.apply(self.planned.job, self.planned.pool.pool)
+            if joined_address() is None:  # the ranks will be here; elsewhere each node sees to its own
+                ops.ensure(ops.ops_for(self.planned.plan.offload), say=self.reporter.note)
             self.session = self._start_ray()
             try:
                 check_own_code(self.planned.job, self.planned.root)

@@ -110,7 +110,7 @@ def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int) 
     go = _wait_for_go(task, store)
     if go is None:
         return
-    outcome = run_rank(RunSpec.from_json(json.dumps(spec | go)))
+    outcome = run_rank(RunSpec(**spec | go))
     if rank == 0:
         result = {"schema": SCHEMA, "state": outcome.state, "step": outcome.step, "metrics": outcome.metrics}
         store.put(keys.outcome(task.team, task.run, task.attempt), json.dumps(result, default=str).encode())

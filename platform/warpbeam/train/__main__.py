@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warpbeam.errors import WarpbeamError
+from warpbeam.train.process_end import end_with
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,4 +54,4 @@ def _farewell(outcome: object, job: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_with(lambda: main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from warpbeam.checkpoint.restore import CheckpointReader, restore_newest
 from warpbeam.checkpoint.retention import retain, sweep
 from warpbeam.checkpoint.save import SavedCheckpoint, TrainState, save_checkpoint
+from warpbeam.errors import InfraError
 from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.train.metrics import Sink
 from warpbeam.train.ranks import Ranks
@@ -150,9 +151,13 @@ class Checkpoints:
         return saved
 
     def _tidy(self) -> None:
-        given_up = retain(self._store, self._claim, self._keep)
-        for commit in given_up:
-            self._sink.event("checkpoint_deleted", step=commit.step)
-        if not self._swept:  # what crashes of earlier attempts left; once, and not while the first step is waited for
-            self._swept = True
-            sweep(self._store, self._claim)
+        """Give up what is old. A store that fails here costs space, not the run: the commit is made."""
+        try:
+            for commit in retain(self._store, self._claim, self._keep):
+                self._sink.event("checkpoint_deleted", step=commit.step)
+            if not self._swept:  # what crashes of earlier attempts left; not while the first step is waited for
+                sweep(self._store, self._claim)
+                self._swept = True
+        except InfraError as error:  # also `Fenced`: the next save says so on every rank
+            log.warning("old checkpoints could not be removed, which is tried again at the next one: %s", error.what)
+            self._sink.event("tidy_failed", what=error.what)

@@ -138,8 +138,6 @@ class _Opening:
             claim=self.claim.to_dict(),
             data=prefixes,
             launcher="torchrun",
-            world_size=planned.plan.world_size,
-            driver=this_process("driver").to_dict(),
             plan=planned.plan.to_dict(),
         )
 

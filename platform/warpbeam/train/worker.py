@@ -6,11 +6,10 @@ in the run's log. No signal handlers here: under Ray the loop runs in a thread.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from warpbeam.data.dataset import Dataset, open_dataset
 from warpbeam.data.tokenizer_store import load_stored_tokenizer
 from warpbeam.errors import PlatformError
 from warpbeam.job import Job, parse_job
-from warpbeam.launch.model_config import read_model_config
 from warpbeam.launch.versions import installed
-from warpbeam.plan.plan import Plan, make_plan
+from warpbeam.plan.plan import Plan
 from warpbeam.pool import parse_pool
 from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.record.writer import RecordWriter
@@ -48,7 +46,7 @@ class RunSpec:
         job, pool, storage, claim: as their `to_dict()` gives them.
         root: the job file's folder on this machine.
         data: `train_prefix` and `eval_prefix` (None without evaluation data) in the run's store.
-        plan: as the launcher printed it; None: worked out here for the launcher's world size.
+        plan: as the launcher printed it.
     """
 
     job: dict[str, Any]
@@ -58,18 +56,8 @@ class RunSpec:
     attempt: str
     claim: dict[str, Any]
     data: dict[str, str | None]
-    launcher: str = "torchrun"
-    world_size: int = 1
-    driver: dict[str, Any] = field(default_factory=dict)
-    plan: dict[str, Any] | None = None
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> RunSpec:
-        value = json.loads(text)
-        return cls(**{item.name: value[item.name] for item in fields(cls) if item.name in value})
+    launcher: str
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -148,7 +136,8 @@ class _Rank:
 
     def setup(self, sink: RecordWriter, stop: threading.Event) -> Setup:
         """Everything that a Context needs. Collective."""
-        plan, total_steps = self.ranks.broadcast(self._decide() if self.ranks.is_first else None)
+        total_steps = self.ranks.broadcast(self._total_steps() if self.ranks.is_first else None)
+        plan = Plan.from_dict(self.spec.plan)
         ops.ensure(ops.ops_for(plan.offload))
         train_data = open_dataset(self.store, self.spec.data["train_prefix"] or "")
         eval_prefix = self.spec.data.get("eval_prefix")
@@ -197,8 +186,8 @@ class _Rank:
             scratch=self.scratch,
         )
 
-    def _decide(self) -> tuple[Plan, int]:
-        """What must be the same on all ranks: the plan, and the number of steps that the launcher froze."""
+    def _total_steps(self) -> int:
+        """The number of steps, which the launcher froze."""
         total = self.claim.log.total()
         if total is None:
             raise PlatformError(
@@ -206,7 +195,4 @@ class _Rank:
                 why="the launcher writes it before the ranks begin",
                 reason="no_total_steps",
             )
-        if self.spec.plan is not None:
-            return Plan.from_dict(self.spec.plan), total
-        config = read_model_config(self.job, Path(self.spec.root), self.storage)
-        return make_plan(self.job, self.pool, world_size=self.ranks.world_size, model_config=config), total
+        return total

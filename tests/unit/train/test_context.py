@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.unit.train.making import context, sink_of
-from warpbeam.checkpoint.log import RunLog
-from warpbeam.errors import RunFailed, UserError
+from warpbeam.checkpoint.log import RunLog, live_commits
+from warpbeam.errors import InfraError, RunFailed, UserError
 from warpbeam.plan.schedule import lr_of
 from warpbeam.train.batch import Batch
 from warpbeam.train.callbacks.base import Callback
@@ -137,6 +137,19 @@ def test_a_stop_is_committed_and_said(tmp_path: Path, tokenizer: Any) -> None:
     assert commit is not None
     assert commit.step == 2
     assert any(event["kind"] == "stopping" for event in sink_of(ctx).events)
+
+
+def test_a_store_that_cannot_remove_old_checkpoints_does_not_end_the_run(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise InfraError("the bucket allows no deletion")
+
+    monkeypatch.setattr("warpbeam.train.saving.retain", refuse)
+    ctx = trained(tmp_path, tokenizer)
+    assert [entry.step for entry in live_commits(RunLog(ctx.store, "default", "made").read())] == [3, 6]
+    told = [event["what"] for event in sink_of(ctx).events if event["kind"] == "tidy_failed"]
+    assert told == ["the bucket allows no deletion"] * 2
 
 
 def test_loss_that_is_not_finite_ends_the_run_and_commits_nothing(tmp_path: Path, tokenizer: Any) -> None:
