@@ -1,6 +1,6 @@
 """What the driver sees of its own attempt: through the record, like everybody else, but always in time.
 
-One read of the store a second, whatever the number of ranks.
+One read of the store a second until the ranks train, then at the pace at which they write; whatever their number.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from warpbeam.errors import WarpbeamError
 from warpbeam.record import keys
 from warpbeam.record.stream import StreamReader
 from warpbeam.record.view import LOSS, SPEED, RunView, eta_s, json_lines
+from warpbeam.record.writer import FLUSH_S
 
 READ_S = 1.0
+STEADY_READ_S = FLUSH_S
 _KEPT_ROWS = 200
 
 
@@ -35,7 +37,7 @@ class Progress:
 
 @dataclass
 class AttemptWatch:
-    """Follows one attempt; `look` is called often and reads the store at most once in `READ_S`."""
+    """Follows one attempt; `look` is called often and seldom reads the store."""
 
     view: RunView
     attempt: str
@@ -53,7 +55,7 @@ class AttemptWatch:
 
     def look(self) -> Progress:
         """The newest known progress. A store that is away for a moment changes nothing."""
-        if self.now() - self._read_at >= READ_S:
+        if self.now() - self._read_at >= (READ_S if self.first_step_at is None else STEADY_READ_S):
             self._read_at = self.now()
             try:
                 self.read()
