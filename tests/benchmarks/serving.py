@@ -1,6 +1,6 @@
 """Served tokens a second beside `generate`: one prompt after the other, and one padded batch of all.
 
-    python -m tests.benchmarks.serving [--blocks 10] [--clients 16] [--tokens 64] [--threads CORES]
+    python -m tests.benchmarks.serving [--blocks 10] [--clients 16] [--tokens 64] [--threads CORES-1]
 
 The same random Qwen2 (6 layers x 256), prompts, greedy tokens and threads in every arm; the arms take turns within a
 block, so that a noisy machine meets them alike. `served` is the whole path: streaming HTTP clients in this process,
@@ -39,7 +39,12 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every arm")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=max(1, len(os.sched_getaffinity(0)) - 1),
+        help="of every arm; as `deploy` chooses",
+    )
     options = parser.parse_args()
     threads = options.threads
     torch.set_num_threads(threads)

@@ -17,6 +17,7 @@ from warpbeam.errors import UserError
 from warpbeam.serve.engine import EngineDead, SamplingParams
 from warpbeam.serve.engine_options import EngineOptions
 from warpbeam.serve.model_folder import ModelFolder, open_model_folder
+from warpbeam.serve.sampling import choose_tokens
 from warpbeam.serve.transformers_engine import TransformersEngine
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -27,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
     return open_model_folder(build_model(tmp_path_factory.mktemp("model"), steps=0))
 
 
-def with_engine(folder: ModelFolder, scenario: Any, **options: Any) -> None:
+def with_engine(folder: ModelFolder, scenario: Any, threads: int = 1, **options: Any) -> None:
     async def run() -> None:
-        engine = TransformersEngine(folder, EngineOptions(threads=1, **options))
+        engine = TransformersEngine(folder, EngineOptions(threads=threads, **options))
         await engine.start()
         try:
             await asyncio.wait_for(scenario(engine), 60)
@@ -144,6 +145,29 @@ def test_a_dead_generation_thread_fails_its_requests_and_is_unhealthy(folder: Mo
             await collect(engine, [5], GREEDY, "late")
 
     with_engine(folder, scenario)
+
+
+def test_a_generation_thread_that_dies_at_once_is_said_and_not_waited_for(
+    folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deadly(threads: int, manager: Any) -> None:
+        manager._run_generation_loop = lambda **_: None
+
+    monkeypatch.setattr("warpbeam.serve.transformers_engine._compute_with", deadly)
+    with pytest.raises(EngineDead):
+        with_engine(folder, lambda engine: asyncio.sleep(0))
+
+
+def test_it_computes_with_the_threads_it_is_given(folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+
+    def spy(*arguments: Any) -> torch.Tensor:
+        seen.add(torch.get_num_threads())
+        return choose_tokens(*arguments)
+
+    monkeypatch.setattr("warpbeam.serve.transformers_engine.choose_tokens", spy)
+    with_engine(folder, lambda engine: collect(engine, [5], GREEDY, "one"), threads=3)
+    assert seen == {3}
 
 
 def test_weights_of_another_shape_are_the_models_fault(tmp_path: Path) -> None:

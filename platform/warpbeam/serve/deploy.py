@@ -85,7 +85,7 @@ def deploy(
     """
     home = home or default_home()
     _check(name, host, port, token, replicas)
-    options = check_options({"threads": max(1, _cores() // replicas), **(engine or {})})
+    options = check_options({"threads": max(1, (_cores() - 1) // replicas), **(engine or {})})  # one for all the rest
     notes: list[str] = []
     with locked(home):
         progress(f"fetching {model_uri}" if "://" in model_uri else f"reading {model_uri}")

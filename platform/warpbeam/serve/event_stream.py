@@ -20,6 +20,10 @@ ResultT = TypeVar("ResultT")
 
 DONE = b"data: [DONE]\n\n"
 
+GATHER_S = 0.02
+"""After a send, what comes within this time goes out together: each send costs Ray Serve a third of a millisecond of
+CPU time in two processes, which on a few cores is time for tokens. The first event is sent at once."""
+
 
 class EventStream(Response):
     """A response of JSON events, ended by `[DONE]`; after an event with `error` it just ends.
@@ -42,15 +46,31 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        ready: asyncio.Queue[bytes | None] = asyncio.Queue()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._encode_all(ready))
+            more = True
+            while more:
+                parts = [await ready.get()]
+                while not ready.empty():
+                    parts.append(ready.get_nowait())
+                more = parts[-1] is not None
+                await send({"type": "http.response.body", "body": b"".join(filter(None, parts)), "more_body": more})
+                if more:
+                    await asyncio.sleep(GATHER_S)
+
+    async def _encode_all(self, ready: asyncio.Queue[bytes | None]) -> None:
+        """Every event's bytes, then None."""
         last = DONE
         async with aclosing(self._events) as events:
             async for event in events:
                 # ASCII only: many clients take U+2028, U+0085 and their like for ends of lines.
                 text = json.dumps(event, separators=(",", ":"))
-                await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
+                ready.put_nowait(f"data: {text}\n\n".encode())
                 if "error" in event:
                     last = b""
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+        ready.put_nowait(last)
+        ready.put_nowait(None)
 
 
 async def unless_client_goes(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:

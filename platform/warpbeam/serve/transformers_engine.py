@@ -123,6 +123,8 @@ class TransformersEngine:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def _submit(self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str) -> None:
+        if not self.healthy():  # whoever watches the thread has said so already, and looks no more
+            raise EngineDead("the engine has ended and takes no requests")
         self._manager.register_result_handler(request_id, partial(self._deliver, request_id))
         accepted = self._manager.add_request(
             list(prompt_ids),
@@ -171,8 +173,6 @@ class TransformersEngine:
         options = self._options
         device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = options.dtype if options.dtype != "auto" else ("bfloat16" if device == "cuda" else "float32")
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 self._folder.path,
@@ -191,6 +191,8 @@ class TransformersEngine:
         model = model.eval().to(device)
         plan = self._plan(model, device)
         self._manager = self._build_manager(model, plan, device)
+        if options.threads is not None:
+            _compute_with(options.threads, self._manager)
         # The generation thread takes its caller's inference mode; warmup() reserves the cache here, where a
         # MemoryError still reaches whoever starts us.
         with torch.inference_mode():
@@ -273,6 +275,18 @@ class TransformersEngine:
         async with aclosing(self.generate(prompt_ids, params, request_id)) as chunks:
             async for _ in chunks:
                 pass
+
+
+def _compute_with(threads: int, manager: Any) -> None:
+    """Set the CPU threads where they count: OpenMP keeps the number for each thread that computes, and a Ray worker's
+    others have one."""
+    usual = manager._run_generation_loop
+
+    def run(**options: Any) -> None:
+        torch.set_num_threads(threads)
+        usual(**options)
+
+    manager._run_generation_loop = run
 
 
 class _SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]

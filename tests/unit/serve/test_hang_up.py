@@ -126,3 +126,21 @@ def test_our_own_failure_is_500_without_its_details() -> None:
         assert error(response)["type"] == "server_error"
 
     run(scenario())
+
+
+def test_events_that_come_close_together_are_sent_together() -> None:
+    async def scenario() -> None:
+        api = Api(ScriptedEngine())
+        api.says("hello world " * 20)
+        connection = Connection(api, "/v1/chat/completions", {**CHAT, "stream": True})
+        await asyncio.wait_for(connection.task, 5)
+        bodies = [message["body"] for message in taken(connection.sent) if message["type"] == "http.response.body"]
+        assert b"".join(bodies).count(b"data: ") > 20
+        assert len(bodies) < 10
+        assert b"".join(bodies).endswith(b"data: [DONE]\n\n")
+
+    run(scenario())
+
+
+def taken(queue: asyncio.Queue[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [queue.get_nowait() for _ in range(queue.qsize())]
