@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from warpbeam.plan.model_shape import ModelShape
 
@@ -11,7 +11,32 @@ Sharding = Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "distribute
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 Checkpointing = Literal["none", "selective", "full"]
 Optimizer = Literal["adamw", "adamw_8bit", "adafactor", "sgd", "muon"]
-Stack = Literal["deepspeed", "fsdp", "megatron", "maxtext", "hf"]
+Stack = Literal[
+    "deepspeed",
+    "fsdp",
+    "megatron",
+    "maxtext",
+    "hf",
+    "megatron_deepspeed",
+    "nanotron",
+    "internevo",
+    "litgpt",
+    "torchtune",
+]
+
+# The engine each stack is nearest to: for whatever is known of the five and not of the stack itself.
+NEAREST_STACK: Final[dict[Stack, Stack]] = {
+    "deepspeed": "deepspeed",
+    "fsdp": "fsdp",
+    "megatron": "megatron",
+    "maxtext": "maxtext",
+    "hf": "hf",
+    "megatron_deepspeed": "megatron",
+    "nanotron": "megatron",
+    "internevo": "megatron",
+    "litgpt": "fsdp",
+    "torchtune": "fsdp",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +79,14 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Low-rank adapters on all linear layers; `base_bits` 4 or 8 is QLoRA."""
+    """Low-rank adapters on all linear layers; `base_bits` 4 or 8 is QLoRA.
+
+    `embeddings`: the embedding and the output head are trained whole beside the adapters.
+    """
 
     rank: int = 16
     base_bits: Literal[4, 8, 16] = 16
+    embeddings: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +99,8 @@ class Recipe:
         fp32_gradients: gradients are accumulated in fp32 (our DeepSpeed config, Megatron).
         eager_attention: score matrices are kept (no flash kernel).
         chunked_loss: logits are never whole.
+        master_weights: there is an fp32 copy of the weights (False: pure bf16, moments in bf16 too).
+        offload_activations: what checkpointing keeps goes to the host.
     """
 
     seq_len: int
@@ -81,6 +112,8 @@ class Recipe:
     fp32_gradients: bool = True
     eager_attention: bool = False
     chunked_loss: bool = False
+    master_weights: bool = True
+    offload_activations: bool = False
     lora: Lora | None = None
 
 
