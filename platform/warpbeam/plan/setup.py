@@ -8,7 +8,7 @@ from typing import Final, Literal
 from warpbeam.plan.model_shape import ModelShape
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "distributed_optimizer"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Checkpointing = Literal["none", "selective", "full"]
 Optimizer = Literal["adamw", "adamw_8bit", "adafactor", "sgd", "muon"]
 Stack = Literal[
