@@ -1,0 +1,246 @@
+"""Refits the coefficients of plan/step_time.py on published runs, and says how well it predicts rows it has not seen.
+
+    python -m tests.benchmarks.planner_fit_time [FILE.csv] [--write] [--folds] [--sources]
+
+Least squares on the logarithm of tokens per second, each residual bent down beyond 15% (pseudo-Huber) so that mistakes
+in a table do not steer; a weak prior holds every coefficient near the value a person would guess, so that one that the
+data do not see keeps it. `--folds`: five-fold, rows of every source held out in turn. `--sources`: each source held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tests.benchmarks.published import DATA, read_rows
+from tests.benchmarks.published_speed import Speed, read_speed
+from warpbeam.plan import step_time as model
+
+TARGET: Final = Path(model.__file__).parent / "coefficients_time.json"
+BEND: Final = 0.15  # of the logarithm
+SOURCE_POWER: Final = 0.5  # a source of n rows weighs n ** 0.5
+
+# Name -> (what a person would guess, how far off that may be: a standard deviation of its logarithm).
+PRIORS: Final[dict[str, tuple[float, float]]] = {
+    **{f"matmul.{name}": (value, 0.15) for name, value in {
+        "volta.fp16": 0.65, "volta.fp32": 0.8, "turing.fp16": 0.5, "turing.fp32": 0.8,
+        "ampere.bf16": 0.82, "ampere.fp16": 0.82, "ampere.tf32": 0.75, "ampere.fp32": 0.85,
+        "ampere-pcie.bf16": 0.75, "ampere-pcie.fp16": 0.75, "ampere-pcie.tf32": 0.7, "ampere-pcie.fp32": 0.8,
+        "ada.bf16": 0.75, "ada.fp16": 0.75, "ada.fp8": 0.6, "ada.tf32": 0.7, "ada.fp32": 0.8,
+        "hopper.bf16": 0.75, "hopper.fp16": 0.75, "hopper.fp8": 0.65, "hopper.tf32": 0.7, "hopper.fp32": 0.8,
+        "blackwell.bf16": 0.75, "blackwell.fp16": 0.75, "blackwell.fp8": 0.65, "blackwell.fp4": 0.5,
+        "blackwell.tf32": 0.7, "blackwell.fp32": 0.8,
+        "blackwell-pcie.bf16": 0.75, "blackwell-pcie.fp16": 0.75, "blackwell-pcie.fp8": 0.6, "blackwell-pcie.fp4": 0.5,
+        "blackwell-pcie.tf32": 0.7, "blackwell-pcie.fp32": 0.8,
+        "cdna2.bf16": 0.55, "cdna2.fp16": 0.55, "cdna2.fp32": 0.6,
+        "cdna3.bf16": 0.55, "cdna3.fp16": 0.55, "cdna3.fp8": 0.45, "cdna3.tf32": 0.5, "cdna3.fp32": 0.6,
+        "cdna4.bf16": 0.55, "cdna4.fp16": 0.55, "cdna4.fp8": 0.45, "cdna4.fp4": 0.4, "cdna4.fp32": 0.6,
+        "tpu.bf16": 0.8, "tpu.fp32": 0.8, "cpu.fp32": 0.5,
+    }.items()},
+    **{f"attention.{name}": (value, 0.3) for name, value in {
+        "volta": 0.4, "turing": 0.4, "ampere": 0.6, "ampere-pcie": 0.6, "ada": 0.6, "hopper": 0.5, "blackwell": 0.5,
+        "blackwell-pcie": 0.5, "cdna2": 0.3, "cdna3": 0.35, "cdna4": 0.35, "tpu": 0.6, "cpu": 0.5,
+    }.items()},
+    "attention.megatron": (1.0, 0.3),
+    "attention.fsdp": (0.9, 0.3),
+    "attention.maxtext": (1.0, 0.3),
+    "attention.head_dim": (20.0, 0.5),
+    "attention.eager": (0.6, 0.3),
+    "attention.passes": (10.0, 0.5),
+    "matmul.size": (1.5, 0.5),
+    "memory.bandwidth": (0.8, 0.05),
+    "elementwise.fused": (1.5, 0.5),
+    "elementwise.eager": (3.0, 0.5),
+    "elementwise.cast": (1.0, 0.7),
+    "head.passes": (5.0, 0.5),
+    "launch.fused": (3e-4, 0.7),
+    "launch.eager": (8e-4, 0.7),
+    "moe.grouped": (1.3, 0.4),
+    "moe.permute": (8.0, 0.7),
+    "moe.launch": (5e-4, 0.7),
+    "lora.adapters": (1.0, 0.7),
+    "lora.launch": (0.5, 0.7),
+    "lora.unpack": (5.0, 0.7),
+    "selective.megatron": (0.02, 1.0),
+    "selective.fsdp": (0.4, 0.5),
+    "selective.maxtext": (0.4, 0.5),
+    "power.exponent": (0.4, 0.5),
+    "link.nvlink": (0.75, 0.15),
+    "link.pcie": (0.5, 0.3),
+    "link.tpu": (0.7, 0.3),
+    "link.nic": (0.75, 0.3),
+    "link.host": (0.6, 0.3),
+    "latency.link": (5e-6, 0.5),
+    "latency.nic": (1.5e-5, 0.5),
+    "exposed.tensor": (0.9, 0.3),
+    "exposed.tensor_overlapped": (0.5, 0.5),
+    "exposed.context": (0.1, 0.7),
+    "exposed.expert": (0.7, 0.5),
+    "exposed.pipeline": (0.3, 0.7),
+    "exposed.data": (0.1, 0.7),
+    "exposed.sharded": (0.05, 0.7),
+    "exposed.offloaded_activations": (0.3, 0.7),
+    "hidden.sharded": (0.9, 0.2),
+    "hidden.sharded_deepspeed": (0.5, 0.4),
+    "hidden.reduce": (0.7, 0.4),
+    "optimizer.passes": (1.5, 0.5),
+    "host.memory_gb_s": (20.0, 0.5),
+    "host.nvme_gb_s": (8.0, 0.5),
+    "host.megatron": (0.02, 1.0),
+    "host.hf": (0.05, 1.0),
+    "straggler.doubling": (0.005, 0.7),
+    **{f"stack.{name}": (value, 0.1) for name, value in {
+        "deepspeed": 1.1, "fsdp": 1.0, "megatron": 1.0, "maxtext": 1.0, "hf": 1.1, "megatron_deepspeed": 1.05,
+        "nanotron": 1.1, "internevo": 1.05, "litgpt": 1.1, "torchtune": 1.1,
+    }.items()},
+}  # fmt: skip
+
+NAMES: Final = tuple(PRIORS)
+_GUESS: Final = np.log([PRIORS[name][0] for name in NAMES])
+_SPREAD: Final = np.array([PRIORS[name][1] for name in NAMES])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, default=DATA)
+    parser.add_argument("--write", action="store_true", help="store the coefficients beside the code")
+    parser.add_argument("--folds", action="store_true")
+    parser.add_argument("--sources", action="store_true")
+    options = parser.parse_args(arguments)
+    rows = measured_rows(options.file)
+    fitted = fit(rows)
+    print(f"{len(rows)} rows, {len(NAMES)} coefficients")
+    report("fitted on all", [(row, error(row, fitted)) for row in rows], by_source=True)
+    for name, value, guess in zip(NAMES, np.exp(fitted), np.exp(_GUESS), strict=True):
+        if abs(math.log(value / guess)) > 0.02:
+            print(f"  {name:34s} {value:10.4g}  (guess {guess:.4g})")
+    if options.write:
+        write(fitted)
+    if options.folds:
+        report("five-fold, rows unseen", held_out(rows, fold_of(rows), fitted), by_source=True)
+    if options.sources:
+        report("leave one source out", held_out(rows, [row.reading.source for row in rows], fitted), by_source=True)
+
+
+def measured_rows(path: Path) -> list[Speed]:
+    """Rows that state a speed and may be scored."""
+    speeds = [read_speed(reading) for reading in read_rows(path) if reading.scored]
+    return [speed for speed in speeds if speed is not None and speed.tokens_per_s]
+
+
+def fold_of(rows: Sequence[Speed], folds: int = 5) -> list[str]:
+    """Every fifth row of each source, in the file's order."""
+    seen: dict[str, int] = {}
+    found = []
+    for row in rows:
+        seen[row.reading.source] = seen.get(row.reading.source, -1) + 1
+        found.append(str(seen[row.reading.source] % folds))
+    return found
+
+
+def held_out(rows: Sequence[Speed], groups: Sequence[str], start: np.ndarray) -> list[tuple[Speed, float]]:
+    """Each row's error with coefficients fitted without its group."""
+    found = []
+    for group in dict.fromkeys(groups):
+        others = [row for row, own in zip(rows, groups, strict=True) if own != group]
+        coefficients = fit(others, start, steps=6)
+        found += [(row, error(row, coefficients)) for row, own in zip(rows, groups, strict=True) if own == group]
+    return found
+
+
+def predicted(row: Speed, theta: np.ndarray) -> float:
+    """Tokens per second and accelerator."""
+    coefficients = dict(zip(NAMES, np.exp(theta).tolist(), strict=True))
+    return model.step_time(row.setup, row.chip, coefficients).tokens_per_s_per_accelerator
+
+
+def error(row: Speed, theta: np.ndarray) -> float:
+    """Predicted over measured, less one."""
+    assert row.tokens_per_s is not None
+    return predicted(row, theta) / row.tokens_per_s - 1
+
+
+def fit(rows: Sequence[Speed], start: np.ndarray | None = None, steps: int = 25) -> np.ndarray:
+    """Levenberg-Marquardt on bent residuals; the logarithms of the coefficients."""
+    sizes: dict[str, int] = {}
+    for row in rows:
+        sizes[row.reading.source] = sizes.get(row.reading.source, 0) + 1
+    weights = np.array([sizes[row.reading.source] ** (SOURCE_POWER - 1) for row in rows])
+    weights *= len(rows) / weights.sum()
+    target = np.log([row.tokens_per_s or 1.0 for row in rows])
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        c = dict(zip(NAMES, np.exp(theta).tolist(), strict=True))
+        own = [model.step_time(row.setup, row.chip, c).tokens_per_s_per_accelerator for row in rows]
+        return np.log(own) - target
+
+    return _levenberg_marquardt(residuals, weights, _GUESS.copy() if start is None else start.copy(), steps)
+
+
+def _levenberg_marquardt(
+    residuals: Callable[[np.ndarray], np.ndarray], weights: np.ndarray, theta: np.ndarray, steps: int
+) -> np.ndarray:
+    def cost(r: np.ndarray, at: np.ndarray) -> float:
+        data = weights * 2 * (np.sqrt(1 + (r / BEND) ** 2) - 1)
+        return float(data.sum() + (((at - _GUESS) / _SPREAD) ** 2).sum())
+
+    damping, r = 1e-2, residuals(theta)
+    for _ in range(steps):
+        jacobian = np.empty((len(r), len(theta)))
+        for index in range(len(theta)):
+            moved = theta.copy()
+            moved[index] += 1e-4
+            jacobian[:, index] = (residuals(moved) - r) / 1e-4
+        bent = weights / BEND**2 / np.sqrt(1 + (r / BEND) ** 2)
+        normal = jacobian.T @ (jacobian * bent[:, None]) + np.diag(1 / _SPREAD**2)
+        gradient = jacobian.T @ (bent * r) + (theta - _GUESS) / _SPREAD**2
+        before = cost(r, theta)
+        for _ in range(8):
+            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
+            tried = theta + np.clip(step, -0.5, 0.5)
+            r_tried = residuals(tried)
+            if cost(r_tried, tried) < before:
+                break
+            damping *= 4
+        else:
+            return theta
+        gained = before - cost(r_tried, tried)
+        theta, r, damping = tried, r_tried, damping / 3
+        if gained < 1e-3 * before:
+            break
+    return theta
+
+
+def report(title: str, errors: Sequence[tuple[Speed, float]], *, by_source: bool) -> None:
+    """Median and mean absolute error, and the median signed one, overall and by source."""
+    absolute = [abs(own) for _, own in errors]
+    print(f"{title}: n={len(errors)} median {statistics.median(absolute):.1%} mean {statistics.mean(absolute):.1%}")
+    groups: dict[str, list[float]] = {}
+    for row, own in errors:
+        groups.setdefault(row.reading.source, []).append(own)
+    if by_source:
+        for source, own in sorted(groups.items(), key=lambda item: -len(item[1])):
+            median = statistics.median(abs(e) for e in own)
+            print(f"  {source:22s} n={len(own):4d} median {median:6.1%} bias {statistics.median(own):+.1%}")
+        medians = [statistics.median(abs(e) for e in own) for own in groups.values()]
+        print(f"  median of the sources' medians {statistics.median(medians):.1%}")
+
+
+def write(theta: np.ndarray) -> None:
+    """Store the coefficients with the command that made them."""
+    content = {
+        "about": "Fitted by `python -m tests.benchmarks.planner_fit_time --write`; meanings in plan/step_time.py.",
+        "coefficients": {name: float(f"{value:.4g}") for name, value in zip(NAMES, np.exp(theta), strict=True)},
+    }
+    TARGET.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
