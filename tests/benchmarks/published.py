@@ -37,6 +37,7 @@ STACKS: Final[tuple[tuple[str, Stack], ...]] = (
     ("lit-llama", "litgpt"),
     ("maxtext", "maxtext"),
     ("paxml", "maxtext"),
+    ("hf ", "hf"),
     ("deepspeed", "deepspeed"),
     ("colossalai", "deepspeed"),
     ("xtuner", "deepspeed"),
@@ -49,7 +50,8 @@ STACKS: Final[tuple[tuple[str, Stack], ...]] = (
     ("flash-attn training", "fsdp"),
 )
 MEGATRON_LIKE: Final = ("megatron", "megatron_deepspeed", "nanotron", "internevo")
-ADAPTER_RANK: Final = 8
+ADAPTER_RANK: Final[dict[Stack, int]] = {"hf": 64, "deepspeed": 64}  # QLoRA's; the other recipes' default is 8
+USUAL_REPLICAS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,12 +152,10 @@ def _layout(row: Mapping[str, str], notes: Mapping[str, str], stack: Stack, assu
     tp, pp, cp = (_int(row, name, 1) for name in ("tp", "pp", "cp"))
     ep = int(notes["ep"]) if notes.get("ep", "").isdigit() else 1
     dp = _int(row, "dp", 0)
-    # At least a node; enough replicas for the experts.
-    accelerators = _int(row, "gpus", 0) or tp * pp * cp * (dp or max(ep, -(-8 // (tp * pp * cp))))
-    if not row["gpus"] and not row["tp"]:
-        accelerators = 1
-    if not row["gpus"]:
+    accelerators = _int(row, "gpus", 0) or tp * pp * cp * dp
+    if not accelerators:  # one where the model is not split either, else a few replicas, enough for the experts
         assumed.append("gpus")
+        accelerators = tp * pp * cp * max(ep, USUAL_REPLICAS) if row["tp"] else 1
     accelerators = max(accelerators // (tp * pp * cp), 1) * tp * pp * cp
     nodes = _int(row, "nodes", 0)
     on_node = 4 if row["gpu"].startswith(("GB", "TPU")) else 8
@@ -236,7 +236,7 @@ def _recipe(
     parameters: int,
     assumed: list[str],
 ) -> Recipe:
-    lora = _lora(row)
+    lora = _lora(row, stack)
     for name in ("seq_len", "micro_batch", "precision", "act_ckpt"):
         if not row[name]:
             assumed.append(name)
@@ -251,13 +251,14 @@ def _recipe(
     return Recipe(
         seq_len=seq_len,
         micro_batch=micro_batch,
-        global_batch=max(global_batch or micro_batch * layout.dp, 1),
+        # Without a stated batch: a pipeline is filled, others do not accumulate.
+        global_batch=max(global_batch or micro_batch * layout.dp * layout.pp, 1),
         precision=precision,
         optimizer=_optimizer(row["optimizer"].lower()),
-        checkpointing=_checkpointing(row, stack, lora is not None, parameters),
+        checkpointing=_checkpointing(row, notes, stack, lora is not None, parameters),
         fp32_gradients=_fp32_gradients(text, stack),
         eager_attention=_eager(row),
-        master_weights=_master_weights(text, stack, layout),
+        master_weights=_master_weights(text, stack, row["framework"].lower()),
         offload_activations="act" in row["offload"].lower(),
         lora=lora,
     )
@@ -285,12 +286,10 @@ def _fp32_gradients(precision: str, stack: Stack) -> bool:
     return stack in ("megatron", "fsdp", "maxtext", "nanotron") and "fp16" not in precision
 
 
-def _master_weights(precision: str, stack: Stack, layout: Layout) -> bool:
+def _master_weights(precision: str, stack: Stack, framework: str) -> bool:
     if "true" in precision or stack in ("torchtune", "litgpt"):
         return False
-    if "pure" in precision:
-        return True  # fp32 shards, 16-bit reductions
-    return True
+    return not (stack == "hf" and "notebook" in framework)  # these load and train in 16 bits
 
 
 def _eager(row: Mapping[str, str]) -> bool:
@@ -300,7 +299,15 @@ def _eager(row: Mapping[str, str]) -> bool:
     return row["gpu"].startswith(("V100", "TitanRTX"))
 
 
-def _checkpointing(row: Mapping[str, str], stack: Stack, lora: bool, parameters: int) -> Checkpointing:
+def _checkpointing(
+    row: Mapping[str, str], notes: Mapping[str, str], stack: Stack, lora: bool, parameters: int
+) -> Checkpointing:
+    if (
+        row["act_ckpt"] == "selective"
+        and "recompute_modules" in notes
+        and "core_attn" not in notes["recompute_modules"]
+    ):
+        return "none"  # what is recomputed is small
     if row["act_ckpt"] in ("none", "selective", "full"):
         return row["act_ckpt"]  # type: ignore[return-value]
     if stack == "megatron":
@@ -312,11 +319,11 @@ def _checkpointing(row: Mapping[str, str], stack: Stack, lora: bool, parameters:
     return "full" if lora or parameters > 1e9 else "none"
 
 
-def _lora(row: Mapping[str, str]) -> Lora | None:
+def _lora(row: Mapping[str, str], stack: Stack) -> Lora | None:
     text, precision = row["lora"].lower(), row["precision"].lower()
     if text in ("", "none"):
         return None
-    rank = int(match[1]) if (match := re.search(r"\br(\d+)", text)) else ADAPTER_RANK
+    rank = int(match[1]) if (match := re.search(r"\br(\d+)", text)) else ADAPTER_RANK.get(stack, 8)
     four = "nf4" in precision or "int4" in precision or text.startswith(("q-lora", "qlora"))
     return Lora(
         rank=rank,

@@ -1,0 +1,80 @@
+"""The few fitted numbers of the memory model, by stack. Data in memory_coefficients.json.
+
+`python -m tests.benchmarks.planner_fit` refits them on published runs; nothing else writes the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from warpbeam.plan.setup import NEAREST_STACK, Stack
+
+FILE: Final = Path(__file__).with_name("memory_coefficients.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackCoefficients:
+    """How one stack's allocations differ from the formulas of plan/memory_terms.py.
+
+    Attributes:
+        none, selective, full: times the formula's bytes of a layer, by activation checkpointing.
+        kept: times the inputs that full checkpointing keeps.
+        logit_bytes: for each token and vocabulary entry: logits, fp32 copies and their gradient.
+        step_bytes: temporary buffers of the optimizer step for each element it updates.
+        gathered: times the formula's whole layers.
+        fixed_gib: NCCL and workspace buffers of the libraries.
+        fragmentation: reserved / allocated - 1.
+        reuses: the step's temporary buffers take the room of the activations (the larger of both counts).
+    """
+
+    none: float = 1.15
+    selective: float = 0.6
+    full: float = 1.0
+    kept: float = 1.1
+    logit_bytes: float = 10.0
+    step_bytes: float = 4.0
+    gathered: float = 1.2
+    fixed_gib: float = 1.0
+    fragmentation: float = 0.04
+    reuses: bool = True
+
+
+@dataclass(frozen=True)
+class MemoryCoefficients:
+    """All stacks, and how far a prediction is from a measurement.
+
+    Attributes:
+        context_gib: what a process holds on a GPU outside the allocator: CUDA context, kernels.
+        p95: a measured peak is below prediction x p95 in 19 of 20 published runs.
+    """
+
+    stacks: Mapping[Stack, StackCoefficients]
+    context_gib: float
+    p95: float
+
+    def of(self, stack: Stack) -> StackCoefficients:
+        """Those of the stack, or of the one nearest to it."""
+        return self.stacks.get(stack) or self.stacks.get(NEAREST_STACK[stack]) or PRIOR
+
+
+PRIOR: Final = StackCoefficients()
+
+
+def from_dict(value: Mapping[str, Any]) -> MemoryCoefficients:
+    """Reads what `planner_fit` wrote."""
+    return MemoryCoefficients(
+        stacks={stack: StackCoefficients(**numbers) for stack, numbers in value["stacks"].items()},
+        context_gib=value["context_gib"],
+        p95=value["p95"],
+    )
+
+
+@lru_cache(maxsize=1)
+def fitted() -> MemoryCoefficients:
+    """The coefficients that ship with the package."""
+    return from_dict(json.loads(FILE.read_text(encoding="utf-8")))
