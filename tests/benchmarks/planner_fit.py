@@ -23,16 +23,17 @@ from warpbeam.plan.memory_coefficients import FILE, PRIOR, MemoryCoefficients, S
 from warpbeam.plan.memory_terms import Terms, stage_terms
 from warpbeam.plan.setup import NEAREST_STACK, Setup, Stack
 
-NAMES: Final = ("none", "selective", "full", "kept", "logit_bytes", "step_bytes", "gathered", "fixed_gib")
+NAMES: Final = ("none", "selective", "full", "kept", "logit_bytes", "step_bytes", "gathered", "quantised", "fixed_gib")
 # How far a coefficient may move from its prior for the price of one run that is wrong by 100%.
 FREEDOM: Final = {
     "none": 3.0,
-    "selective": 3.0,
+    "selective": 1.0,
     "full": 6.0,
     "kept": 3.0,
     "logit_bytes": 30.0,
     "step_bytes": 60.0,
     "gathered": 6.0,
+    "quantised": 3.0,
     "fixed_gib": 9.0,
 }
 CONTEXT_GIB: Final = 0.6  # CUDA context and loaded kernels of an A100 or H100; 1.1 on V100 (its page says 1113 MiB)
@@ -103,9 +104,7 @@ def predicted_peak(reading: Reading, coefficients: MemoryCoefficients | None = N
 
 def fit_stack(stack: Stack, examples: Sequence[Example]) -> StackCoefficients:
     """The better of both ways in which the optimizer step's buffers may share room with activations."""
-    fragmentation = FRAGMENTATION.get(
-        stack, FRAGMENTATION[NEAREST_STACK[stack]] if NEAREST_STACK[stack] in FRAGMENTATION else 0.05
-    )
+    fragmentation = FRAGMENTATION.get(stack, FRAGMENTATION.get(NEAREST_STACK[stack], 0.05))
     starts = [replace(PRIOR, fragmentation=fragmentation, reuses=reuses) for reuses in (True, False)]
     fits = [_solve(start, examples) for start in starts]
     return min(fits, key=lambda pair: pair[1])[0]
@@ -116,7 +115,9 @@ def _solve(start: StackCoefficients, examples: Sequence[Example]) -> tuple[Stack
     prior = np.array([getattr(start, name) for name in NAMES])
     freedom = np.array([FREEDOM[name] for name in NAMES])
     targets = np.array([one.allocated_gib(start.fragmentation) for one in examples])
-    weights = np.ones(len(examples))
+    # What rests on assumed inputs says less.
+    stated = np.array([1.0 if one.reading.complete else 0.3 for one in examples])
+    weights = stated.copy()
     for _ in range(ROUNDS):
         rows, known = zip(*(_linear(one, current) for one in examples), strict=True)
         matrix = np.array(rows) / targets[:, None]
@@ -126,11 +127,11 @@ def _solve(start: StackCoefficients, examples: Sequence[Example]) -> tuple[Stack
         values = _non_negative(a, b, np.array([getattr(current, name) for name in NAMES]))
         current = replace(current, **{name: round(float(value), 4) for name, value in zip(NAMES, values, strict=True)})
         errors = np.abs(matrix @ values - wanted)
-        weights = np.minimum(4.0, 0.1 / np.maximum(errors, 0.02))  # nearer to the mean absolute error
+        weights = stated * np.minimum(4.0, 0.1 / np.maximum(errors, 0.02))  # nearer to the mean absolute error
     rows, known = zip(*(_linear(one, current) for one in examples), strict=True)
     values = np.array([getattr(current, name) for name in NAMES])
     errors = np.abs((np.array(rows) @ values + np.array(known)) / targets - 1)
-    return current, float(errors.mean())
+    return current, float(np.average(errors, weights=stated))
 
 
 def _linear(one: Example, current: StackCoefficients) -> tuple[list[float], float]:
@@ -142,7 +143,7 @@ def _linear(one: Example, current: StackCoefficients) -> tuple[list[float], floa
         step = 0.0 if one.setup.layout.offload != "none" else terms.trainable
         used = dynamic_parts(one.setup, terms, replace(current, reuses=False))
         share = [layers * (checkpointing == name) for name in ("none", "selective", "full")]
-        row = [*share, terms.kept, terms.logits, step, terms.gathered, 1.0]
+        row = [*share, terms.kept, terms.logits, step, terms.gathered, terms.quantised, 1.0]
         if current.reuses:
             if used[3] > sum(used[:3]):
                 row[:5] = [0.0] * 5

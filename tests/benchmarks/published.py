@@ -184,7 +184,7 @@ def _sequence_parallel(notes: Mapping[str, str], stack: Stack, tp: int) -> bool:
         return False
     if notes.get("sp") in ("0", "1"):
         return notes["sp"] == "1"
-    return stack in ("megatron", "nanotron", "fsdp")  # the default of these; not of the older ones
+    return stack not in ("megatron_deepspeed", "internevo")  # these are older
 
 
 def _virtual_stages(row: Mapping[str, str], notes: Mapping[str, str], pp: int) -> int:
@@ -243,8 +243,8 @@ def _recipe(
     micro_batch = _int(row, "micro_batch", 0)
     global_batch = _int(row, "global_batch", 0)
     if not micro_batch:
-        rows = global_batch // layout.dp if global_batch else 1
-        micro_batch = max(1, min(rows, 4 if parameters < 4e9 else 1)) if stack not in MEGATRON_LIKE else 1
+        rows = global_batch // layout.dp if global_batch else 2 if lora is not None else 1
+        micro_batch = max(1, min(rows, 4 if parameters < 4e9 else 2)) if stack not in MEGATRON_LIKE else 1
     seq_len = _int(row, "seq_len", 2048 if stack in ("hf", "deepspeed", "torchtune", "litgpt") else 4096)
     precision = _precision(row)
     text = row["precision"].lower()
@@ -256,7 +256,7 @@ def _recipe(
         precision=precision,
         optimizer=_optimizer(row["optimizer"].lower()),
         checkpointing=_checkpointing(row, notes, stack, lora is not None, parameters),
-        fp32_gradients=_fp32_gradients(text, stack),
+        fp32_gradients=_fp32_gradients(text, stack, row["framework"].lower()),
         eager_attention=_eager(row),
         master_weights=_master_weights(text, stack, row["framework"].lower()),
         offload_activations="act" in row["offload"].lower(),
@@ -279,9 +279,11 @@ def _optimizer(text: str) -> Optimizer:
     return "muon" if "muon" in text else "adafactor" if "adafactor" in text else "adamw"
 
 
-def _fp32_gradients(precision: str, stack: Stack) -> bool:
+def _fp32_gradients(precision: str, stack: Stack, framework: str) -> bool:
     if "fp32 grad" in precision:
         return True
+    if "nemo" in framework or "bridge" in framework:
+        return False  # their recipes set grad_reduce_in_fp32 to false
     # Megatron accumulates bf16 gradients in fp32; fp16 stacks and InternEvo in 16 bits; FSDP keeps fp32 shards.
     return stack in ("megatron", "fsdp", "maxtext", "nanotron") and "fp16" not in precision
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from warpbeam.plan.model_shape import ModelShape
@@ -33,6 +33,12 @@ class Sizes:
     experts_per_token: int = 1
     parameters: float = 0.0
     active: float = 0.0
+    layers_per_block: int = 1
+
+
+def _hybrid(sizes: Sizes) -> Sizes:
+    """A model whose layers are either a mixer or an MLP (Nemotron 3): two of them are one block of a transformer."""
+    return replace(sizes, layers_per_block=2, gated=False)
 
 
 def _moe(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int, *rest: float) -> Sizes:
@@ -107,9 +113,9 @@ PUBLISHED: Final[tuple[tuple[str, Sizes], ...]] = (
     (r"moonlight16b", _moe(2048, 27, 16, 16, 1408, 163840, 64, 8, 15.96, 2.9)),
     (r"gptoss20b", _moe(2880, 24, 64, 8, 2880, 201088, 32, 4, 20.9, 4.2)),
     (r"gptoss120b", _moe(2880, 36, 64, 8, 2880, 201088, 128, 4, 116.8, 5.7)),
-    (r"nemotron(v3|3)nano|nemotron35?lightning", _moe(2688, 52, 32, 2, 1856, 131072, 128, 6, 31.6, 3.6)),
-    (r"nemotron(v3|3)super", _moe(4096, 88, 32, 2, 2688, 131072, 512, 22, 120.6, 12.7)),
-    (r"nemotron(v3|3)ultra", _moe(8192, 108, 64, 2, 5376, 131072, 512, 22, 550.0, 55.0)),
+    (r"nemotron(v3|3)nano|nemotron35?lightning", _hybrid(_moe(2688, 52, 32, 2, 1856, 131072, 128, 6, 31.6, 3.6))),
+    (r"nemotron(v3|3)super", _hybrid(_moe(4096, 88, 32, 2, 2688, 131072, 512, 22, 120.6, 12.7))),
+    (r"nemotron(v3|3)ultra", _hybrid(_moe(8192, 108, 64, 2, 5376, 131072, 512, 22, 550.0, 55.0))),
     (r"nemotron4?15b", _dense(6144, 32, 48, 8, 24576, 256000, gated=False)),
     (r"nemotron4?340b", _dense(18432, 96, 96, 8, 73728, 256000, gated=False)),
     (r"gpt2large|gpt2774m", _dense(1280, 36, 20, 20, 5120, 50257, gated=False, tied=True)),
@@ -188,13 +194,14 @@ def row_shape(row: Mapping[str, str], notes: Mapping[str, str]) -> ModelShape | 
             # A name's params_B is rounded ("7"): the published sizes count more exactly.
             parameters=base.parameters or (0.0 if named and base is named else billions),
             active=base.active,
+            layers_per_block=base.layers_per_block,
         )
     )
 
 
 def build_shape(sizes: Sizes) -> ModelShape:
     """Fill in the usual choices and count; a stated number of parameters decides what was left open and then wins."""
-    hidden, layers = sizes.hidden, sizes.layers
+    hidden, layers = sizes.hidden, sizes.layers // sizes.layers_per_block
     heads = sizes.heads or max(1, hidden // HEAD_DIM)
     kv_heads = sizes.kv_heads or heads
     head_dim = sizes.head_dim or (HEAD_DIM if sizes.experts > 1 else max(1, hidden // heads))

@@ -136,7 +136,7 @@ def _sum(
     setup: Setup, terms: Terms, stack: StackCoefficients, known: MemoryCoefficients, available_gib: float, on_cpu: bool
 ) -> MemorySum:
     layers, kept, logits, step = dynamic_parts(setup, terms, stack)
-    parameters, gradients = terms.parameters, terms.gradients
+    parameters, gradients = terms.parameters + terms.quantised * stack.quantised, terms.gradients
     optimizer = terms.optimizer + step
     activations = layers + kept
     communication = terms.gathered * stack.gathered + (0.0 if on_cpu else stack.fixed_gib)

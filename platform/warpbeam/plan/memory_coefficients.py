@@ -27,6 +27,7 @@ class StackCoefficients:
         logit_bytes: for each token and vocabulary entry: logits, fp32 copies and their gradient.
         step_bytes: temporary buffers of the optimizer step for each element it updates.
         gathered: times the formula's whole layers.
+        quantised: more than the formula's bytes of a base frozen in 4 or 8 bits, as a share of them.
         fixed_gib: NCCL and workspace buffers of the libraries.
         fragmentation: reserved / allocated - 1.
         reuses: the step's temporary buffers take the room of the activations (the larger of both counts).
@@ -39,6 +40,7 @@ class StackCoefficients:
     logit_bytes: float = 10.0
     step_bytes: float = 4.0
     gathered: float = 1.2
+    quantised: float = 0.05
     fixed_gib: float = 1.0
     fragmentation: float = 0.04
     reuses: bool = True

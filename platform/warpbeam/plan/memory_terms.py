@@ -1,8 +1,8 @@
-"""The physical quantities one rank holds, before any fitted coefficient: states, gathered layers, activations, logits.
+"""The physical quantities one rank holds, before any fitted coefficient: states, whole layers, activations, logits.
 
-Sources of the formulas: Rajbhandari et al. 2020 (ZeRO, states by stage); Korthikanti et al. 2022 (activations of a layer
-under tensor and sequence parallelism, micro-batches in flight under 1F1B and its interleaved form); FSDP and ZeRO-3
-gather whole layers; the stated accumulation types of Megatron-LM, DeepSpeed, FSDP2 and nanotron.
+Sources of the formulas: Rajbhandari et al. 2020 (ZeRO, states by stage); Korthikanti et al. 2022 (activations of a
+layer under tensor and sequence parallelism, micro-batches in flight under 1F1B and its interleaved form); FSDP and
+ZeRO-3 gather whole layers; the stated accumulation types of Megatron-LM, DeepSpeed, FSDP2 and nanotron.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Terms(NamedTuple):
 
     Attributes:
         trainable: elements whose optimizer step this rank computes, in 2^30.
+        quantised: the part of `parameters` that is frozen in 4 or 8 bits.
         gathered: whole layers and their gradients under ZeRO-3 and FSDP.
         layer: what one layer keeps of one micro-batch without checkpointing.
         layers: layer x micro-batches held at once; 1 under full checkpointing.
@@ -42,6 +43,7 @@ class Terms(NamedTuple):
     gradients: float
     optimizer: float
     trainable: float
+    quantised: float
     gathered: float
     layer: float
     layers: float
@@ -62,6 +64,8 @@ def stage_terms(setup: Setup, *, last: bool) -> Terms:
     dense_local = on_stage * dense / layout.tp + outside
     expert_local = on_stage * experts / (layout.tp * layout.ep)
     parameters, gradients, optimizer, trainable, host = _states(setup, dense_local, expert_local, outside)
+    bits = recipe.lora.base_bits if recipe.lora else 16
+    quantised = (dense_local + expert_local - outside) * BASE_BYTES[bits] / shards(layout)[0] if bits < 16 else 0.0
 
     tokens = recipe.micro_batch * recipe.seq_len / layout.cp
     layer = layer_bytes(shape, layout, recipe, tokens)
@@ -71,8 +75,9 @@ def stage_terms(setup: Setup, *, last: bool) -> Terms:
         split = layout.tp if layout.sequence_parallel else 1
         kept = layers * tokens * shape.hidden_size * _width(recipe) / split
         layers = 1.0
-        if recipe.offload_activations:
-            host, kept = host + kept, 0.0
+    if recipe.offload_activations:  # one layer's stay while they are copied
+        host += kept if recipe.checkpointing == "full" else (layers - 1) * layer
+        layers, kept = 1.0, 0.0
     logits = tokens * shape.vocab_size / layout.tp if last else 0.0
     if recipe.chunked_loss:
         logits /= CHUNKS_OF_LOSS
@@ -81,6 +86,7 @@ def stage_terms(setup: Setup, *, last: bool) -> Terms:
         gradients=gradients / GIB,
         optimizer=optimizer / GIB,
         trainable=trainable / GIB,
+        quantised=quantised / GIB,
         gathered=_gathered(shape, layout, recipe, dense_local + expert_local) / GIB,
         layer=layer / GIB,
         layers=layers,
@@ -110,11 +116,10 @@ def state_bytes(layout: Layout, recipe: Recipe) -> tuple[float, float, float]:
         return 2.0, 2.0, moments / 2 if recipe.optimizer != "adamw_8bit" else moments
     if NEAREST_STACK[layout.stack] in ("fsdp", "maxtext"):  # fp32 weights are the master; 16-bit copies are gathered
         return 4.0, 4.0, moments
-    weights = 2.0 + (2.0 if recipe.precision == "fp8" and layout.stack == "megatron" else 0.0)  # fp8 copy, transposed
     gradients = 4.0 if recipe.fp32_gradients else 2.0
     if recipe.fp32_gradients and layout.stack in ("nanotron", "megatron_deepspeed"):
         gradients += 2.0  # 16-bit gradients beside the sums
-    return weights, gradients, 4.0 + moments
+    return 2.0, gradients, 4.0 + moments
 
 
 def shards(layout: Layout) -> tuple[int, int, int]:
@@ -159,7 +164,8 @@ def _adapter_states(setup: Setup, local: float, outside: float) -> tuple[float, 
     assert lora is not None
     by_weights, _, by_optimizer = shards(layout)
     # Quantised: the linear layers; embedding and head stay, in fp32 where peft prepares 4 or 8 bits for training.
-    base = (local - outside) * BASE_BYTES[lora.base_bits] + outside * (2.0 if lora.base_bits == 16 else 4.0)
+    upcast = lora.base_bits < 16 and layout.stack in ("hf", "deepspeed")
+    base = (local - outside) * BASE_BYTES[lora.base_bits] + outside * (4.0 if upcast else 2.0)
     adapters = adapter_parameters(shape, lora) * (local - outside) / max(1, shape.parameters)
     trained = outside if lora.embeddings else 0.0
     weights = base / by_weights + (adapters * 4 + trained * 2) / by_weights
@@ -188,15 +194,18 @@ def _width(recipe: Recipe) -> int:
 def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float) -> float:
     """What one layer keeps of one micro-batch.
 
-    Of a token: the inputs of both norms, of attention and of the MLP (4 h, split only by sequence parallelism); queries,
-    keys, values and attention's output; the MLP's intermediates (gated: both branches and their product), for each
-    expert used, with a routed copy of the input. Eager attention keeps its score matrices too.
+    Of a token: the inputs of both norms, of attention and of the MLP (4 h, split only by sequence parallelism);
+    queries, keys, values and attention's output; the MLP's intermediates (gated: both branches and their product), for
+    each expert used, with a routed copy of the input. Eager attention keeps its score matrices too.
     """
     h, used = shape.hidden_size, shape.experts_per_token
     whole = 4 * h
     split = 2 * shape.query_size + 2 * shape.kv_size
     split += (3 if shape.gated else 2) * shape.intermediate_size * used + (2 * h * used if shape.experts > 1 else 0)
     wide = _width(recipe)
+    if recipe.precision == "fp8" and layout.stack == "megatron":  # linear layers keep their inputs in one byte
+        whole -= h
+        split -= (shape.query_size + shape.intermediate_size * used) / 2
     total = wide * tokens * (whole / (layout.tp if layout.sequence_parallel else 1) + split / layout.tp)
     if recipe.eager_attention and recipe.checkpointing != "selective":
         total += EAGER_BYTES * wide / 2 * tokens * shape.heads * recipe.seq_len / layout.tp
@@ -221,6 +230,8 @@ def _gathered(shape: ModelShape, layout: Layout, recipe: Recipe, local: float) -
     next micro-batch needs them at once, with their unreduced gradients too.
     """
     by_weights, by_gradients, _ = shards(layout)
+    if layout.stack == "litgpt" and by_weights > 1:  # every rank loads the whole model before it is sharded
+        return local * _width(recipe)
     if NEAREST_STACK[layout.stack] == "fsdp" and recipe.lora is None:
         if layout.pp > 1 and by_weights > 1:
             return local * (_width(recipe) + (4 if recipe.fp32_gradients else 2))
