@@ -82,7 +82,8 @@ def compare_jobs(old: Job, new: Job) -> list[Change]:
 
 
 def _value(content: dict[str, Any], key: str) -> Any:
+    """None where the plan chooses, and where a default was not a key yet when the run began."""
     value: Any = content
     for part in key.split("."):
-        value = value[part]
+        value = value.get(part)
     return value
