@@ -80,9 +80,11 @@ def source_flops_per_token(reading: Reading, setup: Setup) -> float:
         if shape.experts > 1:  # their calculators count what a token passes through
             return lora * (6.0 * n + attention / 2)
         mlp = 18.0 if shape.gated else 12.0
-        own = 12.0 * h * shape.query_size * (1 + shape.kv_heads / shape.heads + s / h) + mlp * h * shape.intermediate_size
+        own = (
+            12.0 * h * shape.query_size * (1 + shape.kv_heads / shape.heads + s / h) + mlp * h * shape.intermediate_size
+        )
         return lora * (layers * own + 6.0 * vocab * h)
-    if hardware and "megatron-deepspeed" in framework or hardware and "hf trainer" in framework:
+    if (hardware and "megatron-deepspeed" in framework) or (hardware and "hf trainer" in framework):
         return 8.0 * n
     if any(name in framework for name in ("megatron", "internevo")):
         forward = 24.0 * layers * h * h * (1 + s / 6 / h + vocab / 12 / layers / h)

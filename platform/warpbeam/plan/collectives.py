@@ -47,14 +47,15 @@ class Fabric:
         """A reduce-scatter and an all-gather: 2 (n-1)/n of the volume."""
         return 2.0 * self.all_gather(volume, ranks, stride)
 
-    def all_to_all(self, volume: float, ranks: int, stride: int = 1) -> float:
-        """Each rank sends `volume` in equal parts to all ranks."""
+    def all_to_all(self, volume: float, ranks: int, far_share: float = 1.0) -> float:
+        """Each rank sends `volume` in equal parts to all ranks; `far_share` of what leaves the domain really does."""
         if ranks <= 1:
             return 0.0
-        here = max(1, min(ranks, self.domain // stride))
+        here = max(1, min(ranks, self.domain))
         inside = volume * (here - 1) / ranks / self.link + self.link_latency
-        between = volume * (ranks - here) / ranks / self.nic + self.nic_latency if ranks > here else 0.0
-        return max(inside, between)
+        if ranks == here:
+            return inside
+        return max(inside, far_share * volume * (ranks - here) / ranks / self.nic + self.nic_latency)
 
     def send(self, volume: float, distance: int) -> float:
         """To the rank `distance` accelerators away."""

@@ -142,17 +142,17 @@ CHIPS: Final[tuple[Chip, ...]] = (
     _chip("GH200-96GB", "GH200", "hopper", "sxm", gib=94.5, hbm=4000, fp16=989.4, fp8=1978.9, tf32=494.7, fp32=66.9,
           link=450, domain=1, nic=50, host=450, watts=900),
     # NVIDIA DGX B200 datasheet (2024), an eighth of it: 1.44 TB, 72 PFLOP/s FP8 (sparse), 14.4 TB/s NVLink.
-    _chip("B200-SXM-180GB", "B200", "blackwell", "sxm", gib=178.4, hbm=7700, fp16=2250, fp4=9000, fp8=4500, tf32=1125, fp32=75,
-          link=900, domain=8, nic=50, host=64, watts=1000),
+    _chip("B200-SXM-180GB", "B200", "blackwell", "sxm", gib=178.4, hbm=7700, fp16=2250, fp4=9000, fp8=4500,
+          tf32=1125, fp32=75, link=900, domain=8, nic=50, host=64, watts=1000),
     # NVIDIA GB200 NVL72 datasheet (2024), a 72nd: 13.4 TB HBM3e, 720 PFLOP/s FP8 (sparse); C2C to Grace shared by two.
-    _chip("GB200-186GB", "GB200", "blackwell", "sxm", gib=184.0, hbm=8000, fp16=2500, fp4=10000, fp8=5000, tf32=1250, fp32=80,
-          link=900, domain=72, nic=50, host=225, watts=1200),
+    _chip("GB200-186GB", "GB200", "blackwell", "sxm", gib=184.0, hbm=8000, fp16=2500, fp4=10000, fp8=5000,
+          tf32=1250, fp32=80, link=900, domain=72, nic=50, host=225, watts=1200),
     # NVIDIA DGX B300 datasheet (2025), an eighth: 2.3 TB, 72 PFLOP/s FP8 (sparse); 800 Gb/s ConnectX-8 each.
-    _chip("B300-SXM-270GB", "B300", "blackwell", "sxm", gib=268.0, hbm=8000, fp16=2250, fp4=13500, fp8=4500, tf32=1125, fp32=75,
-          link=900, domain=8, nic=100, host=128, watts=1100),
+    _chip("B300-SXM-270GB", "B300", "blackwell", "sxm", gib=268.0, hbm=8000, fp16=2250, fp4=13500, fp8=4500,
+          tf32=1125, fp32=75, link=900, domain=8, nic=100, host=128, watts=1100),
     # NVIDIA GB300 NVL72 datasheet (2025), a 72nd: 20 TB HBM3e, 720 PFLOP/s FP8 (sparse), 800 Gb/s each.
-    _chip("GB300-279GB", "GB300", "blackwell", "sxm", gib=277.0, hbm=8000, fp16=2500, fp4=15000, fp8=5000, tf32=1250, fp32=80,
-          link=900, domain=72, nic=100, host=225, watts=1400),
+    _chip("GB300-279GB", "GB300", "blackwell", "sxm", gib=277.0, hbm=8000, fp16=2500, fp4=15000, fp8=5000,
+          tf32=1250, fp32=80, link=900, domain=72, nic=100, host=225, watts=1400),
     # NVIDIA A100 datasheet (2021), columns SXM and PCIe; DGX A100: one 200 Gb/s NIC each, PCIe 4.
     _chip("A100-SXM-80GB", "A100", "ampere", "sxm", gib=79.1, hbm=2039, fp16=312, tf32=156, fp32=19.5,
           link=300, domain=8, nic=25, host=32, watts=400),
@@ -192,8 +192,8 @@ CHIPS: Final[tuple[Chip, ...]] = (
     _chip("RTX6000Ada-48GB", "6000ADA", "ada", "pcie", gib=47.5, hbm=960, fp16=364.2, fp8=728.5, tf32=182.1, fp32=91.1,
           link=32, domain=8, nic=12.5, host=32, watts=300),
     # NVIDIA RTX Blackwell whitepaper (RTX 5090: half rate with fp32 accumulation).
-    _chip("RTX5090-32GB", "5090", "blackwell-pcie", "pcie", gib=31.4, hbm=1792, fp16=209.5, fp4=838, fp8=419, tf32=104.8,
-          fp32=104.8, link=32, domain=8, nic=12.5, host=64, watts=575),
+    _chip("RTX5090-32GB", "5090", "blackwell-pcie", "pcie", gib=31.4, hbm=1792, fp16=209.5, fp4=838, fp8=419,
+          tf32=104.8, fp32=104.8, link=32, domain=8, nic=12.5, host=64, watts=575),
     # NVIDIA L4 and L40S datasheets (2023), halved where they count sparsity.
     _chip("L4-24GB", "L4", "ada", "pcie", gib=22.0, hbm=300, fp16=121, fp8=242, tf32=60, fp32=30.3,
           link=32, domain=8, nic=1.56, host=32, watts=72),
@@ -223,8 +223,8 @@ CHIPS: Final[tuple[Chip, ...]] = (
           fp32=163.4, link=448, domain=8, nic=50, host=64, watts=750),
     _chip("MI325X-256GB", "MI325X", "cdna3", "oam", gib=255.7, hbm=6000, fp16=1307.4, fp8=2614.9, tf32=653.7,
           fp32=163.4, link=448, domain=8, nic=50, host=64, watts=1000),
-    _chip("MI355X-288GB", "MI355X", "cdna4", "oam", gib=287.6, hbm=8000, fp16=2516.6, fp4=10066.3, fp8=5033.2, tf32=0, fp32=157.3,
-          link=537, domain=8, nic=50, host=64, watts=1400),
+    _chip("MI355X-288GB", "MI355X", "cdna4", "oam", gib=287.6, hbm=8000, fp16=2516.6, fp4=10066.3, fp8=5033.2,
+          tf32=0, fp32=157.3, link=537, domain=8, nic=50, host=64, watts=1400),
     # Google Cloud TPU system architecture pages (v4, v5e, v5p, v6e): ICI of a chip over all its links, both directions
     # halved; the domain is a pod; beyond it the data-centre network. fp32 products take six bf16 passes.
     _chip("TPU-v4", "TPUV4", "tpu", "tpu", gib=32.0, hbm=1228, fp16=0, bf16=275, fp32=45.8,

@@ -38,6 +38,10 @@ COEFFICIENTS: Final[Coefficients] = json.loads(
 _OPTIMIZER_BYTES: Final = {"adamw": 30.0, "adamw_8bit": 18.0, "adafactor": 16.0, "sgd": 22.0, "muon": 40.0}
 _HOST_ADAM_BYTES: Final = 28.0  # through the host's memory, for each parameter
 _FLASH_BACKWARD: Final = 2.5  # times the forward's products: scores are computed again
+_UNITS: Final = {"fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half", "fp8": "fp8", "fp4": "fp4"}
+# Tensor-parallel collectives: overlapped with the products (Megatron core), in a row (the older Megatron), or partly.
+_TENSOR_OVERLAP: Final = {"megatron": "overlapped", "megatron_deepspeed": "in_a_row"}
+_TILE: Final = 64  # sizes that are no multiple of it leave part of a tile of the matrix units idle
 _REFERENCE_WATTS: Final = {  # of the part each generation's efficiency was measured on, for each TFLOP/s of its peak
     "volta": 300 / 125,
     "turing": 280 / 130.5,
@@ -257,12 +261,15 @@ class _Work:
         precision = chip.used_precision(recipe.precision)
         half = chip.used_precision("bf16" if recipe.precision in ("fp8", "fp4") else recipe.precision)
         clock = _clock(chip, c)
-        peak = chip.peak(precision) * c[f"matmul.{chip.generation}.{precision}"] * clock
-        peak_half = chip.peak(half) * c[f"matmul.{chip.generation}.{half}"] * clock
+        aligned = 1.0 if _aligned(shape, tp) else c["matmul.misaligned"]
+        peak = chip.peak(precision) * c[f"matmul.{chip.generation}.{_UNITS[precision]}"] * clock * aligned
+        peak_half = chip.peak(half) * c[f"matmul.{chip.generation}.{_UNITS[half]}"] * clock * aligned
         bandwidth = self.bandwidth = chip.memory_bandwidth * c["memory.bandwidth"]
         tokens = self.tokens = recipe.micro_batch * recipe.seq_len / cp
         sharded = self.tokens_sharded = tokens / tp
-        element = 1.0 if precision == "fp8" else 0.5 if precision == "fp4" else 4.0 if precision in ("fp32", "tf32") else 2.0
+        element = (
+            1.0 if precision == "fp8" else 0.5 if precision == "fp4" else 4.0 if precision in ("fp32", "tf32") else 2.0
+        )
 
         def product(m: float, n: float, k: float) -> float:
             return 2.0 * m * n * k / peak + c["matmul.size"] * element * (m * k + n * k + m * n) / bandwidth
@@ -291,9 +298,8 @@ class _Work:
         pairs = tokens * recipe.seq_len * query / tp
         if recipe.eager_attention:
             scores = tokens * recipe.seq_len * shape.heads / tp
-            forward_attention = 4.0 * pairs / (peak_half * c["attention.eager"]) + c["attention.passes"] * 2.0 * scores / (
-                bandwidth
-            )
+            rate = peak_half * c["attention.eager"] * (c["matmul.misaligned"] if shape.head_dim % 8 else 1.0)
+            forward_attention = 4.0 * pairs / rate + c["attention.passes"] * 2.0 * scores / bandwidth
             backward_attention = 2.0 * forward_attention
         else:
             flash = chip.peak(half) * clock * c[f"attention.{chip.generation}"] * c[f"attention.{_kernel(stack)}"]
@@ -312,7 +318,9 @@ class _Work:
         if mixture:
             elementwise += c["moe.permute"] * 2.0 * sharded * hidden * shape.experts_per_token / bandwidth
 
-        launch = c[f"launch.{_fusion(stack)}"] + (c["moe.launch"] if mixture else 0.0)
+        launch = c[f"launch.{_fusion(stack)}"]
+        if mixture:
+            launch += c["moe.launch"] + c["moe.expert_launch"] * shape.experts / layout.ep
         forward = dense + forward_attention + elementwise
         backward = 2.0 * dense + backward_attention + 2.0 * elementwise
         if recipe.lora is not None:
@@ -336,16 +344,23 @@ class _Work:
             2.0 * tokens * vocab * hidden / peak_half
             + c["matmul.size"] * 2.0 * (tokens * hidden + vocab * hidden + tokens * vocab) / bandwidth
         )
-        self.head_time = head_products + c["head.passes"] * 4.0 * tokens * vocab / bandwidth
+        self.head_time = head_products + c[f"head.{_kernel(stack)}"] * 4.0 * tokens * vocab / bandwidth
 
         # --- parameters this rank computes with
         experts = 0.0
         if mixture:
-            experts = max(0.0, float(shape.parameters - shape.active_parameters)) * shape.experts / max(
-                1, shape.experts - shape.experts_per_token
+            experts = (
+                max(0.0, float(shape.parameters - shape.active_parameters))
+                * shape.experts
+                / max(1, shape.experts - shape.experts_per_token)
             )
         self.expert_parameters = experts / layout.ep / layout.pp
         self.parameters_here = (shape.parameters - experts) / tp / layout.pp
+
+
+def _aligned(shape: ModelShape, tp: int) -> bool:
+    """Whether a rank's share of the layer's products fills whole tiles."""
+    return not (shape.query_size // tp % _TILE or shape.hidden_size % _TILE or shape.intermediate_size // tp % _TILE)
 
 
 def _longer(work: float, launch: float) -> float:
@@ -362,8 +377,10 @@ def _clock(chip: Chip, c: Coefficients) -> float:
 
 def _kernel(stack: str) -> str:
     """Whose attention kernels and whose selective recompute: NVIDIA's fused ones, or PyTorch's and what builds on it."""
-    return "megatron" if stack in ("megatron", "nanotron", "internevo", "megatron_deepspeed") else (
-        "maxtext" if stack == "maxtext" else "fsdp"
+    return (
+        "megatron"
+        if stack in ("megatron", "nanotron", "internevo", "megatron_deepspeed")
+        else ("maxtext" if stack == "maxtext" else "fsdp")
     )
 
 
@@ -383,7 +400,7 @@ def _tensor_parallel(setup: Setup, work: _Work, fabric: Fabric, c: Coefficients)
     reductions = 6 if recipe.checkpointing == "full" else 4
     if setup.shape.experts > 1:
         reductions -= reductions // 2  # experts are not split by tp
-    exposed = c["exposed.tensor_overlapped" if layout.stack == "megatron" else "exposed.tensor"]
+    exposed = c[f"exposed.tensor.{_TENSOR_OVERLAP.get(layout.stack, 'later')}"]
     return exposed * reductions * fabric.all_reduce(volume, layout.tp)
 
 
@@ -404,9 +421,13 @@ def _expert_parallel(setup: Setup, work: _Work, fabric: Fabric, c: Coefficients)
     layout, shape = setup.layout, setup.shape
     if shape.experts <= 1 or layout.ep == 1:
         return 0.0
-    volume = 2.0 * work.tokens_sharded * shape.hidden_size * shape.experts_per_token
+    domains = -(-layout.ep * layout.tp // fabric.domain)
+    # A token goes once to each domain that has one of its experts, then to the experts there.
+    copies = min(shape.experts_per_token, layout.ep)
+    volume = 2.0 * work.tokens_sharded * shape.hidden_size
+    far = min(copies, domains)
     exchanges = 6 if setup.recipe.checkpointing == "full" else 4
-    return c["exposed.expert"] * exchanges * fabric.all_to_all(volume, layout.ep)
+    return c["exposed.expert"] * exchanges * fabric.all_to_all(volume * copies, layout.ep, far_share=far / copies)
 
 
 def _data_parallel(
@@ -421,9 +442,11 @@ def _data_parallel(
     ranks, stride, m = layout.dp * layout.cp, layout.tp, setup.accumulation
     if ranks == 1:
         return 0.0
-    parameters = work.parameters_here + work.expert_parameters * layout.ep / max(1, ranks) if (
-        layout.ep > ranks
-    ) else work.parameters_here + work.expert_parameters
+    parameters = (
+        work.parameters_here + work.expert_parameters * layout.ep / max(1, ranks)
+        if (layout.ep > ranks)
+        else work.parameters_here + work.expert_parameters
+    )
     trained = _adapter_parameters(setup) if recipe.lora is not None else parameters
     gradient = 4.0 if recipe.fp32_gradients else 2.0
     stack = "deepspeed" if layout.stack in ("deepspeed", "hf", "megatron_deepspeed") else layout.stack
@@ -472,8 +495,13 @@ def _optimizer(setup: Setup, work: _Work, chip: Chip, c: Coefficients, m: int) -
     offload = 0.0
     if layout.offload_parameters:
         # Each pass over the layers brings the rank's share of the weights from the host.
-        offload += 2.0 * m * 2.0 * (work.parameters_here + work.expert_parameters) / ranks / (
-            chip.host_bandwidth * c["link.host"]
+        offload += (
+            2.0
+            * m
+            * 2.0
+            * (work.parameters_here + work.expert_parameters)
+            / ranks
+            / (chip.host_bandwidth * c["link.host"])
         )
     if recipe.offload_activations:
         kept = 2.0 * work.tokens_sharded * setup.shape.hidden_size * setup.shape.layers / layout.pp
