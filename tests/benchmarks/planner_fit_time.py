@@ -4,7 +4,7 @@
 
 Least squares on the logarithm of tokens per second, each residual bent down beyond 15% (pseudo-Huber) so that mistakes
 in a table do not steer; a weak prior holds every coefficient near the value a person would guess, so that one that the
-data do not see keeps it. `--folds`: five-fold, rows of every source held out in turn. `--sources`: each source held out.
+data do not see keeps it. `--folds`: five-fold, rows of every source held out in turn; `--sources`: whole sources.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ and its `tflops_kind`, never by the row.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -119,9 +120,7 @@ def _precision(reading: Reading, setup: Setup) -> Setup:
 
 
 def _network(reading: Reading, chip: Chip, setup: Setup) -> Chip:
-    """The chip with the network the row states, e.g. `RoCE 1600Gbps node-node`, `4x100Gb RoCE`, `RDMA 400Gb/s per GPU`."""
-    import re
-
+    """The chip with the network the row states: `RoCE 1600Gbps node-node`, `4x100Gb RoCE`, `RDMA 400Gb/s per GPU`."""
     text = reading.row["interconnect_if_known"]
     if "pcie" in text.lower() and chip.form == "sxm" and "nvlink" not in text.lower():
         chip = override(chip, link_bandwidth=32e9)

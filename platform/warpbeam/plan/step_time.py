@@ -41,6 +41,7 @@ _FLASH_BACKWARD: Final = 2.5  # times the forward's products: scores are compute
 _UNITS: Final = {"fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half", "fp8": "fp8", "fp4": "fp4"}
 # Tensor-parallel collectives: overlapped with the products (Megatron core), in a row (the older Megatron), or partly.
 _TENSOR_OVERLAP: Final = {"megatron": "overlapped", "megatron_deepspeed": "in_a_row"}
+_ELEMENT_BYTES: Final = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 _TILE: Final = 64  # sizes that are no multiple of it leave part of a tile of the matrix units idle
 _REFERENCE_WATTS: Final = {  # of the part each generation's efficiency was measured on, for each TFLOP/s of its peak
     "volta": 300 / 125,
@@ -267,9 +268,7 @@ class _Work:
         bandwidth = self.bandwidth = chip.memory_bandwidth * c["memory.bandwidth"]
         tokens = self.tokens = recipe.micro_batch * recipe.seq_len / cp
         sharded = self.tokens_sharded = tokens / tp
-        element = (
-            1.0 if precision == "fp8" else 0.5 if precision == "fp4" else 4.0 if precision in ("fp32", "tf32") else 2.0
-        )
+        element = _ELEMENT_BYTES[precision]
 
         def product(m: float, n: float, k: float) -> float:
             return 2.0 * m * n * k / peak + c["matmul.size"] * element * (m * k + n * k + m * n) / bandwidth
@@ -376,7 +375,7 @@ def _clock(chip: Chip, c: Coefficients) -> float:
 
 
 def _kernel(stack: str) -> str:
-    """Whose attention kernels and whose selective recompute: NVIDIA's fused ones, or PyTorch's and what builds on it."""
+    """Whose attention kernels, loss and selective recompute: NVIDIA's, or PyTorch's and what builds on it."""
     return (
         "megatron"
         if stack in ("megatron", "nanotron", "internevo", "megatron_deepspeed")
@@ -392,7 +391,7 @@ def _fusion(stack: str) -> str:
 
 
 def _tensor_parallel(setup: Setup, work: _Work, fabric: Fabric, c: Coefficients) -> float:
-    """Two all-reduces of the residual stream forward and two backward, a layer; full recompute repeats the forward's."""
+    """Two all-reduces of the residual stream forward and two backward, a layer; recompute repeats the forward's."""
     layout, recipe = setup.layout, setup.recipe
     if layout.tp == 1:
         return 0.0
