@@ -23,6 +23,7 @@ from tests.benchmarks.published import DATA, read_rows
 from tests.benchmarks.published_speed import Speed, read_speed
 from warpbeam.plan import step_time as model
 
+LEFT_OUT: Final = DATA.with_name("left_out.json")
 TARGET: Final = Path(model.__file__).parent / "coefficients_time.json"
 BEND: Final = 0.15  # of the logarithm
 SOURCE_POWER: Final = 0.5  # a source of n rows weighs n ** 0.5
@@ -150,7 +151,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.folds:
         report("five-fold, rows unseen", held_out(rows, fold_of(rows), fitted), by_source=True)
     if options.sources:
-        report("leave one source out", held_out(rows, [row.reading.source for row in rows], fitted), by_source=True)
+        sources = [row.reading.source for row in rows]
+        without = {source: without_group(rows, sources, source, fitted) for source in dict.fromkeys(sources)}
+        found = [(row, error(row, without[row.reading.source])) for row in rows]
+        report("leave one source out", found, by_source=True)
+        if options.write:
+            write_left_out(fitted, without)
 
 
 def measured_rows(path: Path) -> list[Speed]:
@@ -173,10 +179,14 @@ def held_out(rows: Sequence[Speed], groups: Sequence[str], start: np.ndarray) ->
     """Each row's error with coefficients fitted without its group."""
     found = []
     for group in dict.fromkeys(groups):
-        others = [row for row, own in zip(rows, groups, strict=True) if own != group]
-        coefficients = fit(others, start, steps=6)
+        coefficients = without_group(rows, groups, group, start)
         found += [(row, error(row, coefficients)) for row, own in zip(rows, groups, strict=True) if own == group]
     return found
+
+
+def without_group(rows: Sequence[Speed], groups: Sequence[str], group: str, start: np.ndarray) -> np.ndarray:
+    """A fit that has not seen one group's rows."""
+    return fit([row for row, own in zip(rows, groups, strict=True) if own != group], start, steps=8)
 
 
 def predicted(row: Speed, theta: np.ndarray) -> float:
@@ -262,9 +272,24 @@ def write(theta: np.ndarray) -> None:
     """Store the coefficients with the command that made them."""
     content = {
         "about": "Fitted by `python -m tests.benchmarks.planner_fit_time --write`; meanings in plan/step_time.py.",
-        "coefficients": {name: float(f"{value:.4g}") for name, value in to_coefficients(theta).items()},
+        "coefficients": _rounded(theta),
     }
     TARGET.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def write_left_out(fitted: np.ndarray, without: Mapping[str, np.ndarray]) -> None:
+    """For planner_accuracy: the shipped coefficients ("") and, for each source, those that change without it."""
+    base = _rounded(fitted)
+    stored = json.loads(LEFT_OUT.read_text(encoding="utf-8")) if LEFT_OUT.exists() else {"memory": {}}
+    stored["time"] = {"": base}
+    for source, theta in without.items():
+        own = _rounded(theta)
+        stored["time"][source] = {name: value for name, value in own.items() if value != base[name]}
+    LEFT_OUT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+
+
+def _rounded(theta: np.ndarray) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in to_coefficients(theta).items()}
 
 
 if __name__ == "__main__":

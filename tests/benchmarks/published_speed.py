@@ -82,7 +82,8 @@ def source_flops_per_token(reading: Reading, setup: Setup) -> float:
             return lora * (6.0 * n + attention / 2)
         mlp = 18.0 if shape.gated else 12.0
         own = (
-            12.0 * h * shape.query_size * (1 + shape.kv_heads / shape.heads + s / h) + mlp * h * shape.intermediate_size
+            12.0 * h * shape.query_size * (1 + shape.kv_heads / shape.heads + scores / h)
+            + mlp * h * shape.intermediate_size
         )
         return lora * (layers * own + 6.0 * vocab * h)
     if (hardware and "megatron-deepspeed" in framework) or (hardware and "hf trainer" in framework):
@@ -92,6 +93,8 @@ def source_flops_per_token(reading: Reading, setup: Setup) -> float:
         return forward * (4 if hardware else 3) - (2.0 * vocab * h if hardware else 0.0)
     if hardware:
         return 4 / 3 * (6.0 * n + attention)
+    if "nanotron" in framework:  # the input embedding is no product
+        return 6.0 * (n - (0 if shape.tied else vocab * h)) + attention
     if reading.row["gpu"] == "TPU-v6e":
         return 6.0 * n + attention / 2
     return 6.0 * n + attention

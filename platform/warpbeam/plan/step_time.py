@@ -281,7 +281,7 @@ class _Work:
         up = 2 if shape.gated else 1
         mixture = shape.experts > 1
         if mixture:
-            ffn, local = shape.intermediate_size, shape.experts / layout.ep
+            ffn, local = float(shape.intermediate_size), shape.experts / layout.ep
             rows = sharded * shape.experts_per_token * layout.ep / shape.experts
             grouped = local * (product(rows, up * ffn, hidden) + product(rows, hidden, ffn))
             routed = shape.experts_per_token * (up + 1) * hidden * ffn
@@ -363,7 +363,7 @@ def _aligned(shape: ModelShape, tp: int) -> bool:
 
 
 def _longer(work: float, launch: float) -> float:
-    return (work**3 + launch**3) ** (1 / 3)
+    return math.cbrt(work**3 + launch**3)
 
 
 def _clock(chip: Chip, c: Coefficients) -> float:
@@ -371,7 +371,7 @@ def _clock(chip: Chip, c: Coefficients) -> float:
     if not chip.power_w or chip.generation not in _REFERENCE_WATTS:
         return 1.0
     watts = chip.power_w / (max(chip.peak_bf16, chip.peak_fp16) / 1e12)
-    return min(1.0, watts / _REFERENCE_WATTS[chip.generation]) ** c["power.exponent"]
+    return math.pow(min(1.0, watts / _REFERENCE_WATTS[chip.generation]), c["power.exponent"])
 
 
 def _kernel(stack: str) -> str:
