@@ -80,11 +80,9 @@ def source_flops_per_token(reading: Reading, setup: Setup) -> float:
     if any(name in framework for name in ("nemo", "megatron-bridge", "automodel")):
         if shape.experts > 1:  # their calculators count what a token passes through
             return lora * (6.0 * n + attention / 2)
-        mlp = 18.0 if shape.gated else 12.0
-        own = (
-            12.0 * h * shape.query_size * (1 + shape.kv_heads / shape.heads + scores / h)
-            + mlp * h * shape.intermediate_size
-        )
+        scores = s / 2 if "bridge" in framework else s  # the newer calculator counts the causal half
+        attend = 12.0 * h * shape.query_size * (1 + shape.kv_heads / shape.heads + scores / h)
+        own = attend + (18.0 if shape.gated else 12.0) * h * shape.intermediate_size
         return lora * (layers * own + 6.0 * vocab * h)
     if (hardware and "megatron-deepspeed" in framework) or (hardware and "hf trainer" in framework):
         return 8.0 * n
