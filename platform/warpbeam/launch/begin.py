@@ -7,15 +7,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from warpbeam.checkpoint.log import AlreadyRunning, newest_claim
-from warpbeam.errors import InfraError
+from warpbeam.errors import InfraError, UserError
 from warpbeam.job import Job, LoadedJob, parse_job
+from warpbeam.launch.calibration import read_correction
+from warpbeam.launch.count_rows import estimate_rows
 from warpbeam.launch.model_config import read_model_config
 from warpbeam.launch.same_name import Begin, Finished, GoOn, decide, next_name
 from warpbeam.plan.compare import Change, compare_jobs
-from warpbeam.plan.plan import Plan, make_plan
-from warpbeam.pool import LoadedPool
+from warpbeam.plan.explain import explain_memory
+from warpbeam.plan.forecast import Forecast
+from warpbeam.plan.machine import machine_of
+from warpbeam.plan.plan import Plan, make_plan, plan_setup
+from warpbeam.plan.scaling import Size, scaling
+from warpbeam.pool import LoadedPool, Pool
 from warpbeam.record.states import RunState
 from warpbeam.record.view import RunView
 from warpbeam.storage import ObjectStore, StorageConfig, open_store
@@ -44,6 +51,7 @@ class Planned:
     pool: LoadedPool
     plan: Plan
     storage: StorageConfig
+    model_config: dict[str, Any] | None = None
 
 
 def plan_request(request: Request, on_doubt: Callable[[str], None] = lambda text: None) -> Planned:
@@ -55,8 +63,53 @@ def plan_request(request: Request, on_doubt: Callable[[str], None] = lambda text
     except InfraError as error:
         config = None
         on_doubt(f"{error.what}: parameters and memory are not in the plan")
-    plan = make_plan(job, pool, world_size=request.accelerators, model_config=config)
-    return Planned(job, request.job.root, request.job.digest, request.pool, plan, storage)
+    plan = _make(job, request.job.root, pool, request.accelerators, config)
+    return Planned(job, request.job.root, request.job.digest, request.pool, plan, storage, config)
+
+
+def _make(
+    job: Job, root: Path, pool: Pool, ranks: int | None, config: dict[str, Any] | None, *, elastic: bool = False
+) -> Plan:
+    correction = read_correction(pool.name, pool.accelerator.kind)
+    rows = estimate_rows(job, root) if job.train.epochs is not None else None
+    return make_plan(
+        job, pool, world_size=ranks, model_config=config, elastic=elastic, correction=correction, rows=rows
+    )
+
+
+def scale_request(planned: Planned, sizes: list[int]) -> list[Size]:
+    """The job at each size, the same global batch; rows of zero weight where it does not divide."""
+    job = planned.job
+
+    def at(count: int) -> Forecast | None:
+        found = _make(job, planned.root, planned.pool.pool, count, planned.model_config, elastic=True)
+        return found.answer.chosen if found.answer else None
+
+    return scaling(sizes, planned.plan.tokens_per_step, at)
+
+
+def explain_request(planned: Planned) -> list[str] | None:
+    """The plan's memory sum written out; None where the model is not known."""
+    plan, pool = planned.plan, planned.pool.pool
+    setup = plan_setup(planned.job, pool, plan, planned.model_config)
+    if setup is None:
+        return None
+    machine = machine_of(pool, plan.world_size)
+    return explain_memory(setup, machine, read_correction(pool.name, pool.accelerator.kind))
+
+
+def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
+    """Raise UserError before anything is spent on a plan whose expected peak is more than there is."""
+    if force or not plan.cannot_fit or plan.answer is None:
+        return
+    now, ways = plan.answer.chosen, plan.answer.would_fit
+    fix = f"{ways[0].text} would fit; " if ways else ""
+    raise UserError(
+        f"it cannot fit: a rank needs {now.memory_gib:.1f} GiB, there are {now.available_gib:.1f}",
+        why="the plan above shows what takes it",
+        fix=f"{fix}--force starts it all the same",
+        reason="does_not_fit",
+    )
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class Answer:
         alternatives: the best others.
         help_most: the one change that would speed it up most.
         would_fit: where nothing fits: changes that would, the smallest first.
+        ours: where this version cannot run what was chosen: the best that it can.
     """
 
     chosen: Forecast
@@ -93,6 +94,7 @@ class Answer:
     help_most: Change | None
     would_fit: tuple[Change, ...]
     considered: int
+    ours: Forecast | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` reads it back."""
@@ -103,6 +105,7 @@ class Answer:
             "help_most": asdict(self.help_most) if self.help_most else None,
             "would_fit": [asdict(change) for change in self.would_fit],
             "considered": self.considered,
+            "ours": self.ours.to_dict() if self.ours else None,
         }
 
     @classmethod
@@ -114,6 +117,7 @@ class Answer:
             help_most=Change(**value["help_most"]) if value["help_most"] else None,
             would_fit=tuple(Change(**change) for change in value["would_fit"]),
             considered=value["considered"],
+            ours=Forecast.from_dict(value["ours"]) if value["ours"] else None,
         )
 
 
@@ -122,7 +126,9 @@ def answer(question: Question, setup: Setup | None = None) -> Answer:
     found = question.search()
     chosen = setup or (found.best.setup if found.best else found.nearest) or smallest(question)
     predicted = question.forecast(chosen)
-    around = question.search(replace(any_engine(question.shape.layers), most_tokens=question.space.most_tokens))
+    wide = any_engine(question.shape.layers) if not question.machine.is_cpu else Space()
+    around = question.search(replace(wide, most_tokens=question.space.most_tokens))
+    ours = around.first(here=True)
     return Answer(
         chosen=predicted,
         stages=tuple(_stages(question)),
@@ -130,6 +136,7 @@ def answer(question: Question, setup: Setup | None = None) -> Answer:
         help_most=_help_most(question, chosen, predicted, around) if predicted.fits else None,
         would_fit=() if predicted.fits else tuple(_would_fit(question, chosen, around))[:WAYS_TO_FIT],
         considered=found.considered + around.considered,
+        ours=None if predicted.runs_here or ours is None else question.forecast(ours.setup),
     )
 
 
@@ -177,26 +184,32 @@ def _key(setup: Setup) -> tuple[object, ...]:
 
 def _help_most(question: Question, chosen: Setup, now: Forecast, around: Choice) -> Change | None:
     """The single change with the largest gain in tokens/s on the same accelerators."""
-    changes = list(_single_changes(question, chosen, around))
-    best = max(changes, key=lambda change: change.tokens_per_s, default=None)
-    if best is None:
-        return None
-    gain = best.tokens_per_s / now.tokens_per_s - 1
-    return replace(best, gain=gain) if gain >= WORTH_SAYING else None
+    for changes in (_single_changes(question, chosen, around, now), _larger_batch(question, chosen)):
+        best = max(changes, key=lambda change: change.tokens_per_s, default=None)
+        gain = best.tokens_per_s / now.tokens_per_s - 1 if best is not None else 0.0
+        if best is not None and gain >= WORTH_SAYING:
+            return replace(best, gain=gain)
+    return None
 
 
-def _single_changes(question: Question, chosen: Setup, around: Choice) -> Iterator[Change]:
-    layout, recipe = chosen.layout, chosen.recipe
-    fixed = Space(
+def _as_it_is(question: Question, chosen: Setup) -> Space:
+    """Everything fixed but the micro-batch."""
+    layout = chosen.layout
+    return Space(
         shardings=(layout.sharding,),
         tps=(layout.tp,),
         pps=(layout.pp,),
         cps=(layout.cp,),
         eps=(layout.ep,),
         offloads=(layout.offload,),
-        checkpointings=(recipe.checkpointing,),
+        checkpointings=(chosen.recipe.checkpointing,),
         most_tokens=question.space.most_tokens,
     )
+
+
+def _single_changes(question: Question, chosen: Setup, around: Choice, now: Forecast) -> Iterator[Change]:
+    layout, recipe = chosen.layout, chosen.recipe
+    fixed = _as_it_is(question, chosen)
     for sharding in RUNS_HERE if layout.sharding in RUNS_HERE else ():
         if sharding != layout.sharding and layout.offload == "none":
             yield from _one(question, replace(fixed, shardings=(sharding,)), f"`strategy: {sharding}`")
@@ -208,13 +221,16 @@ def _single_changes(question: Question, chosen: Setup, around: Choice) -> Iterat
     for change in _one(question, fixed, ""):
         if change.text != f"micro_batch {recipe.micro_batch}":
             yield replace(change, text=f"`micro_batch: {change.text.removeprefix('micro_batch ')}`")
-    larger = replace(recipe, global_batch=2 * recipe.global_batch)
-    text = f"a global batch of {larger.global_batch} sequences (another experiment: the learning rate must follow)"
-    yield from _one(question, fixed, text, recipe=larger)
     foreign = around.first(here=False)
-    if foreign is not None:
-        now = question.forecast(foreign.setup)
-        yield _change(f"{now.strategy}, {checkpointing_words(now)} ({NOT_RUN})", now)
+    if foreign is not None and not now.runs_here:
+        best = question.forecast(foreign.setup)
+        yield _change(f"{best.strategy}, {checkpointing_words(best)} ({NOT_RUN})", best)
+
+
+def _larger_batch(question: Question, chosen: Setup) -> Iterator[Change]:
+    larger = replace(chosen.recipe, global_batch=2 * chosen.recipe.global_batch)
+    text = f"a global batch of {larger.global_batch} sequences (another experiment: the learning rate must follow)"
+    yield from _one(question, _as_it_is(question, chosen), text, recipe=larger)
 
 
 def _one(question: Question, space: Space, text: str, *, recipe: Recipe | None = None) -> Iterator[Change]:

@@ -1,8 +1,8 @@
 """What finished runs on a pool taught: how far the plan was off, and the next plan put right by it.
 
 A correction belongs to one pool and accelerator. Memory is corrected in the part that no formula knows exactly: on
-GPUs the working memory (activations, logits, buffers) by a factor, on CPUs the size of the process by an addend. Time is
-corrected by a factor of the whole step; waiting for data, which no plan predicts, is added.
+GPUs the working memory (activations, logits, buffers) by a factor, on CPUs the size of the process by an addend. Time
+is corrected by a factor of the whole step; waiting for data, which no plan predicts, is added.
 """
 
 from __future__ import annotations

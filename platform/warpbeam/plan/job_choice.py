@@ -41,6 +41,8 @@ class Chosen:
     micro_batch: int
     setup: Setup | None
     space: Space
+    why: str = "as the job says"
+    was_open: bool = False
 
 
 def choose_for_job(
@@ -78,7 +80,28 @@ def choose_for_job(
         micro_batch=setup.recipe.micro_batch,
         setup=setup,
         space=space,
+        why=_why(job, machine, space, len(fitting), len(tried)),
+        was_open=len(tried) > 1,
     )
+
+
+def _why(job: Job, machine: Machine, space: Space, fitting: int, tried: int) -> str:
+    """What decided, in words."""
+    if tried > 1:
+        open_words = [
+            word
+            for word, options in (
+                ("strategy", space.shardings),
+                ("activation_checkpointing", space.checkpointings),
+                ("offload", space.offloads),
+            )
+            if len(options) > 1
+        ]
+        best = "the fastest that fits" if fitting else "none fits; this lacks least"
+        return f"{best} ({', '.join(open_words)} left open)"
+    if job.parallelism.strategy_is_open:
+        return "a CPU pool rehearses ZeRO-3" if machine.is_cpu else "the default where the model is not known"
+    return "as the job says"
 
 
 def _space(job: Job, machine: Machine, shape: ModelShape | None, enough: int) -> Space:

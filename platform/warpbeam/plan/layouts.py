@@ -121,7 +121,8 @@ class Space:
 
     Attributes:
         micro_batches: None for every size that divides, up to `most_tokens` of one micro-batch.
-        tps, pps, cps: sizes to try of those that are legal.
+        tps, pps, cps, eps: sizes to try of those that are legal.
+        dp: replicas, where somebody fixed them.
     """
 
     shardings: tuple[Sharding, ...] = RUNS_HERE
@@ -133,6 +134,7 @@ class Space:
     checkpointings: tuple[Checkpointing, ...] = ("none", "full")
     offloads: tuple[str, ...] = ("none",)
     most_tokens: int = 65_536
+    dp: int | None = None
 
 
 POWERS: Final = tuple(1 << n for n in range(8))
@@ -165,7 +167,7 @@ def families(
     for sharding in space.shardings:
         for tp, pp, cp, ep in _splits(shape, accelerators, link_domain, recipe, space, sharding):
             dp = accelerators // (tp * pp * cp)
-            if recipe.global_batch % dp:
+            if recipe.global_batch % dp or space.dp not in (None, dp):
                 continue
             rows = recipe.global_batch // dp
             sizes = _micro_batches(rows, recipe.seq_len // cp, space)

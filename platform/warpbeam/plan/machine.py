@@ -34,7 +34,7 @@ class Machine:
         memory_gib: what one rank may use.
         host_gib: host memory of a node that offloaded states may fill; None where nobody said.
         price: of one accelerator and hour; None where nobody said.
-        pool: whose machines these are, for corrections; None for a question in passing.
+        pool, kind: whose machines these are and what it calls them, for corrections; None for a question in passing.
     """
 
     chip: Chip
@@ -45,6 +45,7 @@ class Machine:
     host_gib: float | None = None
     price: float | None = None
     pool: str | None = None
+    kind: str = ""
 
     @property
     def is_cpu(self) -> bool:
@@ -65,6 +66,7 @@ class Machine:
             host_gib=self.host_gib,
             price=self.price,
             pool=self.pool,
+            kind=self.kind,
         )
 
 
@@ -88,6 +90,7 @@ def machine_of(pool: Pool, ranks: int) -> Machine:
         host_gib=pool.host_memory_gib,
         price=pool.price_per_accelerator_hour,
         pool=pool.name,
+        kind=pool.accelerator.kind,
     )
 
 

@@ -17,6 +17,7 @@ from warpbeam.plan.job_choice import Chosen, choose_for_job
 from warpbeam.plan.machine import Machine, machine_of
 from warpbeam.plan.memory import MemorySum
 from warpbeam.plan.model_shape import ModelShape, is_known, model_shape
+from warpbeam.plan.setup import Layout, Recipe, Setup, Sharding
 from warpbeam.pool import Pool
 
 PLAN_SCHEMA: Final = "warpbeam/plan/v1"
@@ -35,6 +36,8 @@ class Plan:
         steps: optimizer steps to the end; None while nobody has counted the data.
         answer: memory and time in parts, why this was chosen, what else would do; None where the model is not known.
         activation_checkpointing: activations are computed again in the backward pass.
+        why: what decided the strategy, in words.
+        was_open: the job left something of it to the plan.
     """
 
     run: str
@@ -58,6 +61,8 @@ class Plan:
     steps: int | None = None
     answer: Answer | None = None
     activation_checkpointing: bool = False
+    why: str = "as the job says"
+    was_open: bool = False
 
     @property
     def padded_batch(self) -> int:
@@ -157,7 +162,33 @@ def make_plan(
         steps=total_steps(job, rows),
         answer=found,
         activation_checkpointing=chosen.checkpointing,
+        why=chosen.why,
+        was_open=chosen.was_open,
     )
+
+
+def plan_setup(job: Job, pool: Pool, plan: Plan, model_config: dict[str, Any] | None) -> Setup | None:
+    """The plan as a setup to predict; None where the model is not known."""
+    config = None if job.code.model else model_config if model_config is not None else scratch_config(job)
+    if config is None or not is_known(config):
+        return None
+    machine = machine_of(pool, plan.world_size)
+    layout = Layout(
+        accelerators=plan.world_size,
+        per_node=machine.per_node,
+        sharding=cast(Sharding, plan.strategy),
+        offload=cast(Literal["none", "cpu", "nvme"], plan.offload),
+        offload_parameters=plan.offload != "none" and plan.strategy == "zero3",
+        stack="hf" if plan.strategy == "ddp" else "deepspeed",
+    )
+    recipe = Recipe(
+        seq_len=plan.seq_len,
+        micro_batch=plan.micro_batch,
+        global_batch=plan.padded_batch,
+        precision=plan.precision,
+        checkpointing="full" if plan.activation_checkpointing else "none",
+    )
+    return Setup(shape=model_shape(config), layout=layout, recipe=recipe)
 
 
 def total_steps(job: Job, rows: int | None) -> int | None:

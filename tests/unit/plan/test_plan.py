@@ -129,7 +129,8 @@ def test_a_micro_batch_is_chosen_to_fit() -> None:
         "num_key_value_heads": 8,
         "intermediate_size": 14336,
     }
-    loaded = job(model={"path": "hf://meta/llama"}, data__seq_len=2048, train__global_batch=64)
+    as_asked = {"parallelism__strategy": "zero3", "train__activation_checkpointing": True}
+    loaded = job(model={"path": "hf://meta/llama"}, data__seq_len=2048, train__global_batch=64, **as_asked)
     there = pool("H100-SXM", memory_gib=80, nodes=8, per_node=8)
     roomy = make_plan(loaded, there, world_size=8, model_config=big)
     tight = make_plan(loaded, pool("A100-40GB", memory_gib=40, nodes=8, per_node=8), world_size=8, model_config=big)
