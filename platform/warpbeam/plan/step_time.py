@@ -37,6 +37,7 @@ COEFFICIENTS: Final[Coefficients] = json.loads(
 # Bytes the optimizer's step reads and writes for each parameter it holds: fp32 master, gradient, states; new weights.
 _OPTIMIZER_BYTES: Final = {"adamw": 30.0, "adamw_8bit": 18.0, "adafactor": 16.0, "sgd": 22.0, "muon": 40.0}
 _HOST_ADAM_BYTES: Final = 28.0  # through the host's memory, for each parameter
+_BEST_FLASH: Final = 0.85  # of the peak; no kernel has reached more
 _FLASH_BACKWARD: Final = 2.5  # times the forward's products: scores are computed again
 _UNITS: Final = {"fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half", "fp8": "fp8", "fp4": "fp4"}
 # Tensor-parallel collectives: overlapped with the products (Megatron core), in a row (the older Megatron), or partly.
@@ -301,7 +302,8 @@ class _Work:
             forward_attention = 4.0 * pairs / rate + c["attention.passes"] * 2.0 * scores / bandwidth
             backward_attention = 2.0 * forward_attention
         else:
-            flash = chip.peak(half) * clock * c[f"attention.{chip.generation}"] * c[f"attention.{_kernel(stack)}"]
+            share = min(_BEST_FLASH, c[f"attention.{chip.generation}"] * c[f"attention.{_kernel(stack)}"])
+            flash = chip.peak(half) * clock * share
             flash *= shape.head_dim / (shape.head_dim + c["attention.head_dim"])
             forward_attention = 2.0 * pairs / flash
             backward_attention = _FLASH_BACKWARD * forward_attention
