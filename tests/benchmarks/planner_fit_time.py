@@ -30,6 +30,7 @@ SOURCE_POWER: Final = 0.5  # a source of n rows weighs n ** 0.5
 
 # Name -> (what a person would guess, how far off that may be: a standard deviation of its logarithm).
 PRIORS: Final[dict[str, tuple[float, float]]] = {
+    # Share of the peak that large matrix products reach, by architecture and units (half: bf16 and fp16).
     **{f"matmul.{name}": (value, 0.15) for name, value in {
         "volta.half": 0.65, "volta.fp32": 0.8, "turing.half": 0.5, "turing.fp32": 0.8,
         "ampere.half": 0.82, "ampere.tf32": 0.75, "ampere.fp32": 0.85,
@@ -44,7 +45,9 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
         "tpu.half": 0.8, "tpu.fp32": 0.8, "cpu.fp32": 0.5,
     }.items()},
     "matmul.blackwell.half": (0.75, 0.03),  # few rows, of mixtures: held near what dense products reach
+    # Of that, where a size is no multiple of 64.
     "matmul.misaligned": (0.7, 0.2),
+    # Share of the half-precision peak that a flash kernel reaches on the causal half; by whose kernel, a factor.
     **{f"attention.{name}": (value, 0.2) for name, value in {
         "volta": 0.4, "turing": 0.4, "ampere": 0.6, "ampere-pcie": 0.6, "ada": 0.6, "hopper": 0.5, "blackwell": 0.5,
         "blackwell-pcie": 0.5, "cdna2": 0.3, "cdna3": 0.35, "cdna4": 0.35, "tpu": 0.6, "cpu": 0.5,
@@ -52,30 +55,39 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "attention.megatron": (1.2, 0.15),
     "attention.fsdp": (0.8, 0.15),
     "attention.maxtext": (1.0, 0.15),
+    # Head size at which half of it is left; share of a product that batched score products reach; passes of scores.
     "attention.head_dim": (20.0, 0.5),
     "attention.eager": (0.6, 0.3),
     "attention.passes": (10.0, 0.5),
+    # Traffic of a product over the least it could be (tiles are read again), and share of the bandwidth reached.
     "matmul.size": (1.5, 0.5),
     "memory.bandwidth": (0.8, 0.05),
+    # Passes through memory over activations, of a layer forward; casts to fp8 more; over fp32 logits, all in all.
     "elementwise.fused": (1.5, 0.5),
     "elementwise.eager": (3.0, 0.5),
     "elementwise.cast": (1.0, 0.7),
     "head.megatron": (8.0, 0.25),
     "head.fsdp": (6.0, 0.4),
     "head.maxtext": (4.0, 0.4),
+    # Seconds of a layer forward below which nothing is faster.
     "launch.fused": (3e-4, 0.7),
     "launch.eager": (8e-4, 0.7),
+    # Grouped products over dense ones; passes for sorting tokens; seconds of a layer more, and for each local expert.
     "moe.grouped": (1.3, 0.4),
     "moe.permute": (8.0, 0.7),
     "moe.launch": (5e-4, 0.7),
     "moe.expert_launch": (5e-5, 0.7),
+    # Passes for adapters; launches more, as a share; passes for unpacking a quantized base.
     "lora.adapters": (1.0, 0.7),
     "lora.launch": (0.5, 0.7),
     "lora.unpack": (5.0, 0.7),
+    # Share of a layer forward, beside attention, that "selective" computes again.
     "selective.megatron": (0.02, 1.0),
     "selective.fsdp": (0.4, 0.5),
     "selective.maxtext": (0.4, 0.5),
+    # Clock over power, where a module may draw less for each FLOP/s than the generation's reference.
     "power.exponent": (0.4, 0.5),
+    # Share of the links' bandwidth that collectives reach, and seconds of a hop.
     "link.nvlink": (0.75, 0.15),
     "link.pcie": (0.5, 0.3),
     "link.tpu": (0.7, 0.3),
@@ -83,6 +95,7 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "link.host": (0.6, 0.3),
     "latency.link": (5e-6, 0.5),
     "latency.nic": (1.5e-5, 0.5),
+    # Share of communication that is never hidden, whatever there is to hide behind.
     "exposed.tensor.in_a_row": (0.9, 0.1),
     "exposed.tensor.later": (0.6, 0.2),
     "exposed.tensor.overlapped": (0.4, 0.4),
@@ -92,14 +105,17 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "exposed.data": (0.1, 0.7),
     "exposed.sharded": (0.05, 0.7),
     "exposed.offloaded_activations": (0.3, 0.7),
+    # Share of the computation that communication of parameters and gradients can hide behind.
     "hidden.sharded": (0.9, 0.2),
     "hidden.sharded_deepspeed": (0.5, 0.4),
     "hidden.reduce": (0.7, 0.4),
+    # Over one pass through the states; GB/s of a rank's share of host memory and a node's disks; seconds of a step.
     "optimizer.passes": (1.5, 0.5),
     "host.memory_gb_s": (20.0, 0.5),
     "host.nvme_gb_s": (8.0, 0.5),
     "host.megatron": (0.02, 0.3),
     "host.hf": (0.05, 0.3),
+    # Share of the step, for each doubling of the nodes; what an engine loses beside all this.
     "straggler.doubling": (0.005, 0.7),
     **{f"stack.{name}": (value, 0.1) for name, value in {
         "deepspeed": 1.1, "fsdp": 1.0, "megatron": 1.0, "maxtext": 1.0, "hf": 1.1, "megatron_deepspeed": 1.05,
@@ -160,8 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measured_rows(path: Path) -> list[Speed]:
-    """Rows that state a speed and may be scored."""
-    speeds = [read_speed(reading) for reading in read_rows(path) if reading.scored]
+    """Rows that state a speed and their accelerators, and may be scored."""
+    speeds = [read_speed(reading) for reading in read_rows(path) if reading.scored and reading.row["gpus"]]
     return [speed for speed in speeds if speed is not None and speed.tokens_per_s]
 
 
