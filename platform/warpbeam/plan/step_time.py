@@ -439,37 +439,40 @@ def _data_parallel(
     Args:
         backward_s, forward_s: computation of the whole step that collectives may hide behind.
     """
-    layout, recipe, shape = setup.layout, setup.recipe, setup.shape
-    ranks, stride, m = layout.dp * layout.cp, layout.tp, setup.accumulation
+    layout, recipe = setup.layout, setup.recipe
+    ranks, m = layout.dp * layout.cp, setup.accumulation
     if ranks == 1:
         return 0.0
-    parameters = (
-        work.parameters_here + work.expert_parameters * layout.ep / max(1, ranks)
-        if (layout.ep > ranks)
-        else work.parameters_here + work.expert_parameters
-    )
-    trained = _adapter_parameters(setup) if recipe.lora is not None else parameters
     gradient = 4.0 if recipe.fp32_gradients else 2.0
-    stack = "deepspeed" if layout.stack in ("deepspeed", "hf", "megatron_deepspeed") else layout.stack
-    hide = c["hidden.sharded_deepspeed" if stack == "deepspeed" else "hidden.sharded"]
+    lora = recipe.lora is not None
+    trained_here = _adapter_parameters(setup) / layout.tp / layout.pp if lora else work.parameters_here
+    # (parameters here, trained of them, ranks that share them, how far apart those are)
+    groups = [(work.parameters_here, trained_here, ranks, layout.tp)]
+    if work.expert_parameters:
+        apart = max(layout.ep, layout.tp)
+        sharing = max(1, ranks * layout.tp // apart)
+        groups.append((work.expert_parameters, 0.0 if lora else work.expert_parameters, sharing, apart))
+    slow_engine = layout.stack in ("deepspeed", "hf", "megatron_deepspeed")
     if layout.sharding in ("zero3", "fsdp", "hsdp"):
-        group = min(ranks, layout.per_node) if layout.sharding == "hsdp" else ranks
-        gather = fabric.all_gather(2.0 * parameters, group, stride)
-        latency = shape.layers / layout.pp * _latency(fabric, group, stride)
-        again = 2.0 if recipe.checkpointing == "full" or layout.sharding != "hsdp" else 1.0
-        reduce = fabric.reduce_scatter(gradient * trained, group, stride) + (
-            fabric.all_reduce(gradient * trained / group, ranks // group, layout.per_node) if group < ranks else 0.0
-        )
-        moved = m * (again * (gather + latency) + reduce)
+        hide = c["hidden.sharded_deepspeed" if slow_engine else "hidden.sharded"]
+        moved = 0.0
+        for parameters, trained, sharing, apart in groups:
+            inner = min(sharing, layout.per_node) if layout.sharding == "hsdp" else sharing
+            gather = fabric.all_gather(2.0 * parameters, inner, apart)
+            gather += setup.shape.layers / layout.pp * _latency(fabric, inner, apart)
+            reduce = fabric.reduce_scatter(gradient * trained, inner, apart)
+            if inner < sharing:
+                reduce += fabric.all_reduce(gradient * trained / inner, sharing // inner, layout.per_node)
+            moved += m * (2.0 * gather + reduce)  # gathered forward and again backward
         return max(0.0, moved - hide * (forward_s + backward_s)) + c["exposed.sharded"] * moved
-    reduce = fabric.reduce_scatter(gradient * trained, ranks, stride)
-    gather = fabric.all_gather((2.0 if layout.sharding != "ddp" else gradient) * trained, ranks, stride)
-    often = m if layout.sharding == "zero2" and stack == "deepspeed" else 1
-    # Only the last micro-batch's backward can hide the reduction; the gather runs into the next step's forward.
-    reducing = often * reduce
-    left = max(0.0, reducing - c["hidden.reduce"] * backward_s * often / m)
-    left += max(0.0, gather - c["hidden.reduce"] * forward_s / m)
-    return left + c["exposed.data"] * (reducing + gather)
+    element = 2.0 if layout.sharding != "ddp" else gradient
+    reducing = sum(fabric.reduce_scatter(gradient * trained, sharing, apart) for _, trained, sharing, apart in groups)
+    gathering = sum(fabric.all_gather(element * trained, sharing, apart) for _, trained, sharing, apart in groups)
+    often = m if layout.sharding == "zero2" and slow_engine else 1
+    # Only the last micro-batch's backward hides the reduction; the gather runs into the next step's first forward.
+    left = max(0.0, often * reducing - c["hidden.reduce"] * backward_s * often / m)
+    left += max(0.0, gathering - c["hidden.reduce"] * forward_s / m)
+    return left + c["exposed.data"] * (often * reducing + gathering)
 
 
 def _latency(fabric: Fabric, ranks: int, stride: int) -> float:
