@@ -8,19 +8,21 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tests.benchmarks.published import Reading
+from tests.benchmarks.published import MEGATRON_LIKE, Reading
 from tests.benchmarks.published_speed import Speed, in_source_units, read_speed
 from warpbeam.errors import UserError
 from warpbeam.plan.hardware import find_chip
 from warpbeam.plan.memory import MemorySum, memory
-from warpbeam.plan.memory_coefficients import MemoryCoefficients
+from warpbeam.plan.memory_coefficients import MemoryCoefficients, fitted
 from warpbeam.plan.memory_terms import GIB, shards
+from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import step_time
 
 UNLIMITED_GIB: Final = 1e9
+TUNED: Final = ("megatron", "maxtext")  # their published recipes are tuned by those who make the stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,21 +73,56 @@ def score_row(
     time_coefficients: Mapping[str, float] | None = None,
 ) -> Scored:
     """Predict one row with the shipped coefficients, or with others."""
-    found, fits, units, tokens = None, None, None, None
+    units, tokens = None, None
+    found, fits = score_memory(reading, memory_coefficients)
     speed = read_speed(reading)
-    setup = speed.setup if speed else reading.setup
-    if setup is not None:
-        available = accelerator_gib(reading)
-        found = memory(
-            setup, available or UNLIMITED_GIB, last_stage=reading.last_stage, coefficients=memory_coefficients
-        )
-        if available is not None:
-            fullest = memory(setup, available, coefficients=memory_coefficients)
-            fits = fullest.fits
     if speed is not None:
         time = step_time(speed.setup, speed.chip, *([time_coefficients] if time_coefficients else []))
         units, tokens = in_source_units(speed, time), time.tokens_per_s_per_accelerator
     return Scored(reading=reading, memory=found, fits=fits, speed=speed, units=units, tokens_per_s=tokens)
+
+
+def score_memory(
+    reading: Reading, coefficients: MemoryCoefficients | None = None
+) -> tuple[MemorySum | None, bool | None]:
+    """A row's memory on the rank that it reports, and whether its fullest rank fits.
+
+    A row that leaves open what activations depend on is promised with the margin of such rows.
+    """
+    if reading.setup is None or reading.layout_unknown:
+        return None, None
+    known = coefficients or fitted()
+    if reading.guessed and reading.setup.layout.stack not in TUNED:
+        known = replace(known, margin=known.margin_guessed)
+    available, setup, fits = accelerator_gib(reading), reading.setup, None
+    if available is not None:
+        setup = settled(reading, setup, available, known)
+        fits = memory(setup, available, coefficients=known).fits
+    found = memory(setup, available or UNLIMITED_GIB, last_stage=reading.last_stage, coefficients=known)
+    return found, fits
+
+
+def settled(
+    reading: Reading, setup: Setup, available_gib: float, coefficients: MemoryCoefficients | None = None
+) -> Setup:
+    """What a recipe that its makers tuned leaves open, chosen as they do: the least splitting and recompute that fits.
+
+    Only where the row states neither; where nothing fits, the setup as it was read.
+    """
+    layout, stack = setup.layout, setup.layout.stack
+    splits, modes = [layout.tp], [setup.recipe.checkpointing]
+    if not reading.row["tp"] and stack in MEGATRON_LIKE:
+        splits = [tp for tp in (1, 2, 4, 8) if layout.accelerators % tp == 0 and tp <= layout.per_node]
+    if "act_ckpt" in reading.assumed and stack in TUNED:
+        modes = list(dict.fromkeys([*modes, "selective", "full"]))
+    if len(splits) == len(modes) == 1:
+        return setup
+    for tp in splits:
+        for mode in modes:
+            tried = replace(setup, layout=replace(layout, tp=tp), recipe=replace(setup.recipe, checkpointing=mode))
+            if memory(tried, available_gib, coefficients=coefficients).fits:
+                return tried
+    return setup
 
 
 def accelerator_gib(reading: Reading) -> float | None:
@@ -198,7 +235,7 @@ def states_only(rows: Sequence[Scored]) -> dict[str, Any]:
 
 
 def constant_flops(rows: Sequence[Scored]) -> dict[str, float]:
-    """Baseline: the other sources' median FLOP/s (6N) for the chip and precision, or for the precision's share of peak."""
+    """Baseline: the other sources' median FLOP/s (6N) for the chip and precision; else any chip's share of its peak."""
     rates: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
 
     def rate(row: Scored) -> float | None:

@@ -52,6 +52,7 @@ STACKS: Final[tuple[tuple[str, Stack], ...]] = (
 MEGATRON_LIKE: Final = ("megatron", "megatron_deepspeed", "nanotron", "internevo")
 ADAPTER_RANK: Final[dict[Stack, int]] = {"hf": 64, "deepspeed": 64}  # QLoRA's; the other recipes' default is 8
 USUAL_REPLICAS: Final = 8
+UNCHECKPOINTED: Final = ("alpaca", "lit-llama", "flash-attn training")  # do not checkpoint unless changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,16 @@ class Reading:
     @property
     def scored(self) -> bool:
         return self.notes.get("lowq") != "1" and self.notes.get("tiny") != "1"
+
+    @property
+    def layout_unknown(self) -> bool:
+        """Neither the number of accelerators nor any split is stated: memory cannot be said."""
+        return not self.row["gpus"] and not self.row["tp"]
+
+    @property
+    def guessed(self) -> bool:
+        """What activations depend on took a default."""
+        return bool({"act_ckpt", "seq_len", "micro_batch"} & set(self.assumed))
 
     @property
     def complete(self) -> bool:
@@ -170,7 +181,7 @@ def _layout(row: Mapping[str, str], notes: Mapping[str, str], stack: Stack, assu
         pp=pp,
         cp=cp,
         ep=max(1, min(ep, accelerators // pp)),
-        sequence_parallel=_sequence_parallel(notes, stack, tp),
+        sequence_parallel=_sequence_parallel(row, notes, stack, tp),
         virtual_stages=_virtual_stages(row, notes, pp),
         offload="cpu" if "cpu" in offload or paged else "none",
         offload_parameters=sharding in ("zero3", "fsdp")
@@ -179,9 +190,11 @@ def _layout(row: Mapping[str, str], notes: Mapping[str, str], stack: Stack, assu
     )
 
 
-def _sequence_parallel(notes: Mapping[str, str], stack: Stack, tp: int) -> bool:
+def _sequence_parallel(row: Mapping[str, str], notes: Mapping[str, str], stack: Stack, tp: int) -> bool:
     if tp == 1:
         return False
+    if "zero3" in row["framework"].lower():
+        return True  # DeepSpeed's partition_activations: what checkpointing keeps is split over tensor parallelism
     if notes.get("sp") in ("0", "1"):
         return notes["sp"] == "1"
     return stack not in ("megatron_deepspeed", "internevo")  # these are older
@@ -245,7 +258,7 @@ def _recipe(
     if not micro_batch:
         rows = global_batch // layout.dp if global_batch else 2 if lora is not None else 1
         micro_batch = max(1, min(rows, 4 if parameters < 4e9 else 2)) if stack not in MEGATRON_LIKE else 1
-    seq_len = _int(row, "seq_len", 2048 if stack in ("hf", "deepspeed", "torchtune", "litgpt") else 4096)
+    seq_len = _int(row, "seq_len", _usual_length(row["framework"].lower(), stack))
     precision = _precision(row)
     text = row["precision"].lower()
     return Recipe(
@@ -255,13 +268,19 @@ def _recipe(
         global_batch=max(global_batch or micro_batch * layout.dp * layout.pp, 1),
         precision=precision,
         optimizer=_optimizer(row["optimizer"].lower()),
-        checkpointing=_checkpointing(row, notes, stack, lora is not None, parameters),
+        checkpointing=_checkpointing(row, stack, lora is not None, parameters),
         fp32_gradients=_fp32_gradients(text, stack, row["framework"].lower()),
         eager_attention=_eager(row),
         master_weights=_master_weights(text, stack, row["framework"].lower()),
         offload_activations="act" in row["offload"].lower(),
         lora=lora,
     )
+
+
+def _usual_length(framework: str, stack: Stack) -> int:
+    if "torchtitan" in framework:
+        return 8192  # its Llama 3 configs
+    return 2048 if stack in ("hf", "deepspeed", "torchtune", "litgpt") else 4096
 
 
 def _precision(row: Mapping[str, str]) -> Precision:
@@ -291,7 +310,7 @@ def _fp32_gradients(precision: str, stack: Stack, framework: str) -> bool:
 def _master_weights(precision: str, stack: Stack, framework: str) -> bool:
     if "true" in precision or stack in ("torchtune", "litgpt"):
         return False
-    return not (stack == "hf" and "notebook" in framework)  # these load and train in 16 bits
+    return not any(name in framework for name in ("notebook", "automodel"))  # these load and train in 16 bits
 
 
 def _eager(row: Mapping[str, str]) -> bool:
@@ -301,17 +320,13 @@ def _eager(row: Mapping[str, str]) -> bool:
     return row["gpu"].startswith(("V100", "TitanRTX"))
 
 
-def _checkpointing(
-    row: Mapping[str, str], notes: Mapping[str, str], stack: Stack, lora: bool, parameters: int
-) -> Checkpointing:
-    if (
-        row["act_ckpt"] == "selective"
-        and "recompute_modules" in notes
-        and "core_attn" not in notes["recompute_modules"]
-    ):
-        return "none"  # what is recomputed is small
+def _checkpointing(row: Mapping[str, str], stack: Stack, lora: bool, parameters: int) -> Checkpointing:
+    if row["act_ckpt"] == "selective" and _recomputes_little(row["notes"], "moe=1" in row["notes"]):
+        return "none"
     if row["act_ckpt"] in ("none", "selective", "full"):
         return row["act_ckpt"]  # type: ignore[return-value]
+    if any(name in row["framework"].lower() for name in UNCHECKPOINTED):
+        return "none"
     if stack == "megatron":
         return "none"  # the recipes' default: only the attention core, which a flash kernel recomputes anyway
     if stack == "fsdp":
@@ -319,6 +334,13 @@ def _checkpointing(
     if stack in ("nanotron", "litgpt"):
         return "none"
     return "full" if lora or parameters > 1e9 else "none"
+
+
+def _recomputes_little(text: str, mixture: bool) -> bool:
+    """Attention's core (a flash kernel keeps little of it), norms, activations of experts, but not the wide MLP."""
+    found = re.findall(r"recompute(?:_modules=\[| modules: selective:| )([a-z_+ ]+)", text)
+    modules = set(re.split(r"[+ ]", " ".join(found)))
+    return bool(found) and ("moe" if mixture else "mlp") not in modules
 
 
 def _lora(row: Mapping[str, str], stack: Stack) -> Lora | None:

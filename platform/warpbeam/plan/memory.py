@@ -1,7 +1,7 @@
 """The memory one rank needs, in parts: physical terms (plan/memory_terms.py) times a few fitted coefficients.
 
-A fit is a promise: the expected peak and a margin that covers 19 of 20 published runs must be below the accelerator's
-memory.
+A fit is a promise: the expected peak and a margin must be below the accelerator's memory, a margin so large that of the
+published runs promised to fit at most one in twenty ran out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MemorySum:
         communication_gib: layers gathered by ZeRO-3 or FSDP, NCCL's and the libraries' buffers.
         context_gib: outside the allocator: CUDA context; on CPUs the process itself.
         fragmentation_gib: what the allocator holds and nobody uses.
-        margin_gib: above the expected total, so that the promise holds in 19 of 20 runs.
+        margin_gib: above the expected total, so that the promise holds in 19 of 20 published runs.
         host_gib: offloaded to host memory; on a CPU pool that is the same memory.
         nvme_gib: offloaded to disk.
         available_gib: the accelerator's memory, or a CPU rank's share of its node.
@@ -154,7 +154,7 @@ def _sum(
         communication_gib=communication,
         context_gib=context,
         fragmentation_gib=fragmentation,
-        margin_gib=total * (known.p95 - 1),
+        margin_gib=total * (known.margin - 1),
         host_gib=0.0 if nvme else terms.host,
         nvme_gib=terms.host if nvme else 0.0,
         on_cpu=on_cpu,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -48,16 +48,19 @@ class StackCoefficients:
 
 @dataclass(frozen=True)
 class MemoryCoefficients:
-    """All stacks, and how far a prediction is from a measurement.
+    """All stacks, and how much room a promise keeps.
 
     Attributes:
         context_gib: what a process holds on a GPU outside the allocator: CUDA context, kernels.
-        p95: a measured peak is below prediction x p95 in 19 of 20 published runs.
+        margin: times the expected total: the least for which, of the published runs promised to fit, at most one in
+            twenty ran out of memory.
+        margin_guessed: the same where what activations depend on is not stated (published runs only).
     """
 
     stacks: Mapping[Stack, StackCoefficients]
     context_gib: float
-    p95: float
+    margin: float
+    margin_guessed: float
 
     def of(self, stack: Stack) -> StackCoefficients:
         """Those of the stack, or of the one nearest to it."""
@@ -67,12 +70,23 @@ class MemoryCoefficients:
 PRIOR: Final = StackCoefficients()
 
 
+def to_dict(coefficients: MemoryCoefficients) -> dict[str, Any]:
+    """What `from_dict` reads."""
+    return {
+        "context_gib": coefficients.context_gib,
+        "margin": coefficients.margin,
+        "margin_guessed": coefficients.margin_guessed,
+        "stacks": {stack: asdict(numbers) for stack, numbers in coefficients.stacks.items()},
+    }
+
+
 def from_dict(value: Mapping[str, Any]) -> MemoryCoefficients:
     """Reads what `planner_fit` wrote."""
     return MemoryCoefficients(
         stacks={stack: StackCoefficients(**numbers) for stack, numbers in value["stacks"].items()},
         context_gib=value["context_gib"],
-        p95=value["p95"],
+        margin=value["margin"],
+        margin_guessed=value["margin_guessed"],
     )
 
 

@@ -23,6 +23,11 @@ TRAINED_COPY_BYTES: Final = 12.0  # an embedding trained beside adapters: 16-bit
 EAGER_BYTES: Final = 5.0  # softmax and dropout output in 16 bits and the dropout mask, for each head and pair of tokens
 CHUNKS_OF_LOSS: Final = 8
 GATHERED_LAYERS: Final = 2  # one computes, one is fetched ahead
+# DeepSpeed's defaults, in elements: reduce_bucket_size (two with overlap_comm) and allgather_bucket_size,
+# stage3_max_live_parameters.
+BUCKET: Final = 500_000_000
+LIVE_PARAMETERS: Final = 1_000_000_000
+MATRICES: Final = 4  # of a layer, of about equal size
 
 
 class Terms(NamedTuple):
@@ -203,9 +208,9 @@ def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float
     split = 2 * shape.query_size + 2 * shape.kv_size
     split += (3 if shape.gated else 2) * shape.intermediate_size * used + (2 * h * used if shape.experts > 1 else 0)
     wide = _width(recipe)
-    if recipe.precision == "fp8" and layout.stack == "megatron":  # linear layers keep their inputs in one byte
+    if recipe.precision == "fp8" and layout.stack == "megatron":  # linear layers and the gate keep inputs in one byte
         whole -= h
-        split -= (shape.query_size + shape.intermediate_size * used) / 2
+        split -= (shape.query_size + (3 if shape.gated else 2) * shape.intermediate_size * used) / 2
     total = wide * tokens * (whole / (layout.tp if layout.sequence_parallel else 1) + split / layout.tp)
     if recipe.eager_attention and recipe.checkpointing != "selective":
         total += EAGER_BYTES * wide / 2 * tokens * shape.heads * recipe.seq_len / layout.tp
@@ -227,9 +232,10 @@ def _gathered(shape: ModelShape, layout: Layout, recipe: Recipe, local: float) -
     """Whole layers while they compute, 16 bits (offload keeps only these), and one layer's or the head's gradients.
 
     FSDP keeps the whole 16-bit weights between forward and backward with SHARD_GRAD_OP, and under a pipeline, where the
-    next micro-batch needs them at once, with their unreduced gradients too.
+    next micro-batch needs them at once, with their unreduced gradients too. DeepSpeed keeps its buckets instead, and up
+    to stage3_max_live_parameters.
     """
-    by_weights, by_gradients, _ = shards(layout)
+    by_weights, by_gradients, by_optimizer = shards(layout)
     if layout.stack == "litgpt" and by_weights > 1:  # every rank loads the whole model before it is sharded
         return local * _width(recipe)
     if NEAREST_STACK[layout.stack] == "fsdp" and recipe.lora is None:
@@ -237,11 +243,20 @@ def _gathered(shape: ModelShape, layout: Layout, recipe: Recipe, local: float) -
             return local * (_width(recipe) + (4 if recipe.fp32_gradients else 2))
         if layout.sharding == "zero2" and by_gradients > 1:
             return local * _width(recipe)
+    if layout.stack in ("hf", "deepspeed") and layout.sharding in ("zero1", "zero2") and by_optimizer > 1:
+        trained = local if recipe.lora is None else 0.0
+        return 3 * min(trained, BUCKET) * _width(recipe)
     if layout.sharding not in SHARDS_EVERYTHING or (by_weights == 1 and not layout.offload_parameters):
         return 0.0
     wide = _width(recipe)
-    layer, head = shape.layer_parameters / layout.tp, shape.vocab_size * shape.hidden_size / layout.tp
+    _, experts = layer_split(shape)
+    layer = (shape.layer_parameters - experts * (1 - 1 / layout.ep)) / layout.tp
+    head = shape.vocab_size * shape.hidden_size / layout.tp
     if recipe.lora is not None:
         return max(GATHERED_LAYERS * layer * BASE_BYTES[recipe.lora.base_bits], head * wide)
     gradient = 4 if recipe.fp32_gradients else wide
+    if layout.stack in ("hf", "deepspeed"):  # a module at a time
+        return max((min(local, LIVE_PARAMETERS) + min(local, BUCKET)) * wide, head * (wide + gradient))
+    if layout.stack == "maxtext":  # the compiler gathers a weight at a time
+        return max(layer * (wide + gradient) / MATRICES, head * (wide + gradient))
     return max(layer * (GATHERED_LAYERS * wide + gradient), head * (wide + gradient))
