@@ -167,8 +167,12 @@ def _stages(question: Question) -> Iterator[Forecast]:
 
 def _alternatives(question: Question, chosen: Setup, around: Choice) -> Iterator[Forecast]:
     """The fastest others: two that this version runs and one that it does not, if there are such."""
-    key = _key(chosen)
-    others = [candidate for candidate in around.ranked if _key(candidate.setup) != key]
+    seen, others = {_key(chosen)}, []
+    for candidate in around.ranked:
+        key = _key(candidate.setup)
+        if key not in seen:
+            seen.add(key)
+            others.append(candidate)
     here = [c for c in others if runs_here(c.setup)][:ALTERNATIVES]
     elsewhere = [c for c in others if not runs_here(c.setup)][:ALTERNATIVES]
     foreign = elsewhere[: max(1, ALTERNATIVES - len(here))]
@@ -178,8 +182,9 @@ def _alternatives(question: Question, chosen: Setup, around: Choice) -> Iterator
 
 
 def _key(setup: Setup) -> tuple[object, ...]:
+    """What makes two setups different enough to be told apart in a list of three."""
     layout = setup.layout
-    return layout.sharding, layout.tp, layout.pp, layout.cp, layout.ep, layout.offload
+    return layout.sharding, layout.tp, layout.pp, layout.ep, layout.offload
 
 
 def _help_most(question: Question, chosen: Setup, now: Forecast, around: Choice) -> Change | None:
@@ -201,6 +206,7 @@ def _as_it_is(question: Question, chosen: Setup) -> Space:
         pps=(layout.pp,),
         cps=(layout.cp,),
         eps=(layout.ep,),
+        virtuals=(layout.virtual_stages,),
         offloads=(layout.offload,),
         checkpointings=(chosen.recipe.checkpointing,),
         most_tokens=question.space.most_tokens,

@@ -192,7 +192,8 @@ def _corrected_memory(needed: MemorySum, correction: Correction | None) -> tuple
         return parts, needed.margin_gib
     for name in parts:
         parts[name] *= 1.0 if name in STATES else correction.memory_factor
-    parts["context"] = max(0.0, parts["context"] + correction.memory_offset_gib)
+    if correction.memory_offset_gib:
+        parts["calibration"] = correction.memory_offset_gib
     return parts, CALIBRATED_MARGIN * sum(parts.values())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 from warpbeam.errors import UserError
@@ -121,7 +122,7 @@ class Space:
 
     Attributes:
         micro_batches: None for every size that divides, up to `most_tokens` of one micro-batch.
-        tps, pps, cps, eps: sizes to try of those that are legal.
+        tps, pps, cps, eps, virtuals: sizes to try of those that are legal.
         dp: replicas, where somebody fixed them.
     """
 
@@ -130,6 +131,7 @@ class Space:
     pps: tuple[int, ...] = (1,)
     cps: tuple[int, ...] = (1,)
     eps: tuple[int, ...] = (1,)
+    virtuals: tuple[int, ...] = (1,)
     micro_batches: tuple[int, ...] | None = None
     checkpointings: tuple[Checkpointing, ...] = ("none", "full")
     offloads: tuple[str, ...] = ("none",)
@@ -148,6 +150,7 @@ def any_engine(most_pp: int = 64) -> Space:
         pps=tuple(range(1, most_pp + 1)),
         cps=(1, 2, 4, 8, 16),
         eps=(1, 2, 4, 8, 16, 32, 64),
+        virtuals=(1, 2, 4, 8),
         checkpointings=("none", "selective", "full"),
     )
 
@@ -171,7 +174,8 @@ def families(
                 continue
             rows = recipe.global_batch // dp
             sizes = _micro_batches(rows, recipe.seq_len // cp, space)
-            for offload in space.offloads if sharding.startswith("zero") else ("none",):
+            offloads = space.offloads if sharding.startswith("zero") else ("none",)
+            for offload, virtual in product(offloads, _virtuals(shape.layers, pp, space)):
                 layout = Layout(
                     accelerators=accelerators,
                     per_node=min(per_node, accelerators),
@@ -181,6 +185,7 @@ def families(
                     cp=cp,
                     ep=ep,
                     sequence_parallel=tp > 1,
+                    virtual_stages=virtual,
                     offload=offload,  # type: ignore[arg-type]
                     offload_parameters=offload != "none" and sharding == "zero3",
                     stack=_stack(sharding),
@@ -189,6 +194,11 @@ def families(
                     if checkpointing == "selective" and layout.stack in OURS:
                         continue
                     yield [Setup(shape=shape, layout=layout, recipe=with_choice(size, checkpointing)) for size in sizes]
+
+
+def _virtuals(layers: int, pp: int, space: Space) -> list[int]:
+    """Chunks of a stage that interleave; only a pipeline has them."""
+    return [1] if pp == 1 else [n for n in space.virtuals if n == 1 or even_stages(layers, pp * n)]
 
 
 def _splits(

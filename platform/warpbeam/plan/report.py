@@ -39,7 +39,7 @@ def answer_lines(found: Answer, *, steps: int | None, why: str, open_choice: boo
     now = found.chosen
     lines = [("fits", fit_words(now)), *_memory_lines(now), *_time_lines(now), *_end_lines(now, steps)]
     lines.append(("chosen", f"{now.strategy}, micro-batch {now.micro_batch}, {checkpointing_words(now)}: {why}"))
-    if open_choice:
+    if open_choice or not now.fits:
         lines += _labelled("because", (_stage(stage, now) for stage in found.stages))
     if found.ours is not None:
         lines.append(("this version", _alternative(found.ours, now)))
@@ -113,7 +113,7 @@ def _time_lines(now: Forecast) -> list[Line]:
 def _end_lines(now: Forecast, steps: int | None) -> list[Line]:
     hours, cost = now.hours(steps), now.cost(steps)
     if hours is None:
-        to_end = "not known: nobody has counted the data yet"
+        to_end = "not known: the number of steps is not"
         if now.price is not None:
             to_end += f"; {now.price * now.accelerators:,.2f} an hour"
     else:
