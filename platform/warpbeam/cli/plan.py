@@ -208,7 +208,7 @@ def _explain_job(planned: Planned) -> None:
 def _show_passing(
     passing: Passing, *, explain: Explain | None, scale: str | None, emit: Emit | None, json: bool
 ) -> None:
-    from warpbeam.launch.ask import ask_json, ask_lines, emit_deepspeed, explain_asked, scale_asked
+    from warpbeam.launch.ask import ask_json, ask_lines, ask_warnings, emit_deepspeed, explain_asked, scale_asked
 
     if emit is not None:
         print_json(emit_deepspeed(passing))
@@ -223,6 +223,8 @@ def _show_passing(
             say(line)
     else:
         _say_lines(ask_lines(passing))
+    for text in ask_warnings(passing):
+        warn(text)
     if not passing.answer.chosen.fits:
         raise typer.Exit(DOES_NOT_FIT)
 

@@ -217,6 +217,14 @@ def ask_lines(passing: Passing) -> list[Line]:
     return head + answer_lines(passing.answer, steps=passing.steps, why=why, open_choice=True)
 
 
+def ask_warnings(passing: Passing) -> list[str]:
+    """What works, but not as well as it looks."""
+    shape, seq_len = passing.question.shape, passing.question.recipe.seq_len
+    if shape.positions is not None and seq_len > shape.positions:
+        return [f"--seq-len {seq_len} is longer than the model's max_position_embeddings ({shape.positions})"]
+    return []
+
+
 def ask_json(passing: Passing) -> dict[str, Any]:
     """The stable keys and what was asked."""
     layout = passing.setup.layout

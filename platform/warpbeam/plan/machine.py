@@ -4,7 +4,7 @@ line (`16xH100`)."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from warpbeam.errors import UserError
@@ -19,6 +19,9 @@ FIGURES: Final = tuple(
     name for name in Chip.__dataclass_fields__ if name not in ("name", "family", "generation", "form", "memory_gib")
 )
 """What a pool may state in the place of a datasheet (memory has its own key)."""
+DESCRIBES: Final = ("peak_bf16", "peak_fp32", "memory_bandwidth")
+"""The figures without which an accelerator that the catalogue lacks cannot be planned."""
+NOMINAL: Final = 0.1
 WORDS: Final = re.compile(r"\s*(\d+)\s*[x*]\s*(\S.*?)\s*", re.IGNORECASE)
 
 
@@ -57,22 +60,13 @@ class Machine:
 
     def resized(self, accelerators: int) -> Machine:
         """The same machines, more or fewer of them."""
-        return Machine(
-            chip=self.chip,
-            accelerators=accelerators,
-            per_node=self.per_node if accelerators >= self.per_node else accelerators,
-            link_domain=self.link_domain,
-            memory_gib=self.memory_gib,
-            host_gib=self.host_gib,
-            price=self.price,
-            pool=self.pool,
-            kind=self.kind,
-        )
+        per_node = self.per_node if accelerators >= self.per_node else accelerators
+        return replace(self, accelerators=accelerators, per_node=per_node)
 
 
 def machine_of(pool: Pool, ranks: int) -> Machine:
     """`ranks` of a pool's accelerators. Raises UserError where the catalogue has no such accelerator."""
-    chip = find_chip(pool.accelerator.kind)
+    chip = _chip(pool)
     figures = dict(pool.accelerator.figures)
     if pool.is_cpu:
         per_node = -(-ranks // pool.nodes)
@@ -80,18 +74,42 @@ def machine_of(pool: Pool, ranks: int) -> Machine:
         chip = override(chip, peak_fp32=chip.peak_fp32 * cores, memory_bandwidth=chip.memory_bandwidth * cores)
     else:
         per_node = min(pool.accelerators_per_node, ranks)
-    chip = override(chip, memory_gib=pool.memory_per_rank_gib(ranks), **figures)
+    stated = pool.memory_per_rank_gib(ranks)
+    memory_gib = stated if pool.is_cpu else _usable_gib(stated, chip)
+    chip = override(chip, memory_gib=memory_gib, **figures)
     return Machine(
         chip=chip,
         accelerators=ranks,
         per_node=per_node,
         link_domain=int(min(chip.link_domain, pool.accelerators_per_node)),
-        memory_gib=pool.memory_per_rank_gib(ranks),
+        memory_gib=memory_gib,
         host_gib=pool.host_memory_gib,
         price=pool.price_per_accelerator_hour,
         pool=pool.name,
         kind=pool.accelerator.kind,
     )
+
+
+def _chip(pool: Pool) -> Chip:
+    """The catalogue's chip, or one that the pool describes itself: PCIe in a node, and the figures it gives."""
+    kind, figures = pool.accelerator.kind, pool.accelerator.figures
+    try:
+        return find_chip(kind)
+    except UserError as error:
+        if all(name in figures for name in DESCRIBES):
+            own = {"name": kind, "family": kind, "memory_gib": pool.accelerator.memory_gib}
+            return replace(find_chip("H100-PCIe-80GB"), **own, peak_fp8=0.0, power_w=0.0)
+        example = ", ".join(f"{name}: ..." for name in DESCRIBES)
+        raise UserError(
+            f"pool `{pool.name}`: {error.what}",
+            fix=f"{error.fix}; or describe it under accelerator: `figures: {{{example}}}` (FLOP/s and bytes/s)",
+            reason=error.reason,
+        ) from None
+
+
+def _usable_gib(stated: float, chip: Chip) -> float:
+    """What a process gets of a nominal size: 79.1 of an H100's 80. Much less or more is meant as it is written."""
+    return min(stated, chip.memory_gib) if abs(stated - chip.memory_gib) <= NOMINAL * stated else stated
 
 
 def machine_from_words(words: str) -> Machine:
