@@ -2,7 +2,7 @@
 
 Prints coverage, memory, fit and speed errors, by source, leave-one-source-out and beside two baselines. `--json` prints
 the same as JSON; `--predictions OUT.csv` writes one line a row. Leave-one-source-out uses the coefficients that
-`python -m tests.benchmarks.planner_fit --sources` stored, fitted without the source of the row.
+`python -m tests.benchmarks.planner_left_out` stored, fitted without the source of the row.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float
     each expert used, with a routed copy of the input. Eager attention keeps its score matrices too.
     """
     h, used = shape.hidden_size, shape.experts_per_token
-    whole = 4 * h
-    split = 2 * shape.query_size + 2 * shape.kv_size
+    whole = 4.0 * h
+    split = 2.0 * shape.query_size + 2 * shape.kv_size
     split += (3 if shape.gated else 2) * shape.intermediate_size * used + (2 * h * used if shape.experts > 1 else 0)
     wide = _width(recipe)
     if recipe.precision == "fp8" and layout.stack == "megatron":  # linear layers and the gate keep inputs in one byte
