@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warpbeam.errors import UserError
 from warpbeam.plan.hardware import Chip, find_chip, override
@@ -97,7 +97,7 @@ def _chip(pool: Pool) -> Chip:
         return find_chip(kind)
     except UserError as error:
         if all(name in figures for name in DESCRIBES):
-            own = {"name": kind, "family": kind, "memory_gib": pool.accelerator.memory_gib}
+            own: dict[str, Any] = {"name": kind, "family": kind, "memory_gib": pool.accelerator.memory_gib}
             return replace(find_chip("H100-PCIe-80GB"), **own, peak_fp8=0.0, power_w=0.0)
         example = ", ".join(f"{name}: ..." for name in DESCRIBES)
         raise UserError(
