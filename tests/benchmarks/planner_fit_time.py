@@ -55,6 +55,7 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "attention.megatron": (1.2, 0.15),
     "attention.fsdp": (0.8, 0.15),
     "attention.maxtext": (1.0, 0.15),
+    "attention.early": (0.6, 0.25),
     # Head size at which half of it is left; share of a product that batched score products reach; passes of scores.
     "attention.head_dim": (20.0, 0.5),
     "attention.eager": (0.6, 0.3),
@@ -83,8 +84,8 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "lora.unpack": (5.0, 0.7),
     # Share of a layer forward, beside attention, that "selective" computes again.
     "selective.megatron": (0.02, 1.0),
-    "selective.fsdp": (0.4, 0.5),
-    "selective.maxtext": (0.4, 0.5),
+    "selective.fsdp": (0.45, 0.15),
+    "selective.maxtext": (0.45, 0.25),
     # Clock over power, where a module may draw less for each FLOP/s than the generation's reference.
     "power.exponent": (0.4, 0.5),
     # Share of the links' bandwidth that collectives reach, and seconds of a hop.
@@ -120,6 +121,7 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     **{f"stack.{name}": (value, 0.1) for name, value in {
         "deepspeed": 1.1, "fsdp": 1.0, "megatron": 1.0, "maxtext": 1.0, "hf": 1.1, "megatron_deepspeed": 1.05,
         "nanotron": 1.1, "internevo": 1.05, "litgpt": 1.1, "torchtune": 1.1,
+        "llm_foundry": 1.0,
     }.items()},
 }  # fmt: skip
 
@@ -127,7 +129,7 @@ NAMES: Final = tuple(PRIORS)
 # What is a share of a datasheet's figure, or of a time, lies between 0 and 1: its odds are fitted, not itself.
 SHARES: Final = ("matmul.", "link.", "exposed.", "hidden.", "memory.", "attention.")
 _NO_SHARES: Final = ("matmul.size", "attention.head_dim", "attention.passes", "attention.megatron", "attention.fsdp",
-                     "attention.maxtext")  # fmt: skip
+                     "attention.maxtext", "attention.early")  # fmt: skip
 _SHARE: Final = np.array([name.startswith(SHARES) and name not in _NO_SHARES for name in NAMES])
 _VALUES: Final = np.array([value for value, _ in PRIORS.values()])
 _GUESS: Final = np.log(np.where(_SHARE, _VALUES / np.where(_SHARE, 1 - _VALUES, 1), _VALUES))

@@ -39,7 +39,7 @@ def read_speed(reading: Reading) -> Speed | None:
         chip = find_chip(reading.accelerator)
     except UserError:
         return None
-    setup = _precision(reading, reading.setup)
+    setup = _finer(reading, reading.setup)
     chip = _network(reading, chip, setup)
     flops = source_flops_per_token(reading, setup)
     peak = chip.peak("bf16" if setup.recipe.precision == "fp16" and chip.peak_bf16 else setup.recipe.precision)
@@ -113,8 +113,11 @@ def _measured(reading: Reading, setup: Setup, flops: float, peak: float) -> floa
     return None
 
 
-def _precision(reading: Reading, setup: Setup) -> Setup:
+def _finer(reading: Reading, setup: Setup) -> Setup:
+    """What matters to speed and not to memory: four-bit products, and the first flash kernels of llm-foundry."""
     text = reading.row["precision"].lower()
+    if "llm-foundry" in reading.row["framework"].lower():
+        setup = replace(setup, layout=replace(setup.layout, stack="llm_foundry"))
     if "nvfp4" in text and setup.recipe.precision == "fp8":
         return replace(setup, recipe=replace(setup.recipe, precision="fp4"))
     return setup

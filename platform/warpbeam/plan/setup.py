@@ -22,6 +22,7 @@ Stack = Literal[
     "internevo",
     "litgpt",
     "torchtune",
+    "llm_foundry",
 ]
 
 # The engine each stack is nearest to: for whatever is known of the five and not of the stack itself.
@@ -36,6 +37,7 @@ NEAREST_STACK: Final[dict[Stack, Stack]] = {
     "internevo": "megatron",
     "litgpt": "fsdp",
     "torchtune": "fsdp",
+    "llm_foundry": "fsdp",
 }
 
 

@@ -38,6 +38,7 @@ COEFFICIENTS: Final[Coefficients] = json.loads(
 _OPTIMIZER_BYTES: Final = {"adamw": 30.0, "adamw_8bit": 18.0, "adafactor": 16.0, "sgd": 22.0, "muon": 40.0}
 _HOST_ADAM_BYTES: Final = 28.0  # through the host's memory, for each parameter
 _BEST_FLASH: Final = 0.85  # of the peak; no kernel has reached more
+_BEST_PRODUCT: Final = 0.95
 _FLASH_BACKWARD: Final = 2.5  # times the forward's products: scores are computed again
 _UNITS: Final = {"fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half", "fp8": "fp8", "fp4": "fp4"}
 # Tensor-parallel collectives: overlapped with the products (Megatron core), in a row (the older Megatron), or partly.
@@ -264,8 +265,10 @@ class _Work:
         half = chip.used_precision("bf16" if recipe.precision in ("fp8", "fp4") else recipe.precision)
         clock = _clock(chip, c)
         aligned = 1.0 if _aligned(shape, tp) else c["matmul.misaligned"]
-        peak = chip.peak(precision) * c[f"matmul.{chip.generation}.{_UNITS[precision]}"] * clock * aligned
-        peak_half = chip.peak(half) * c[f"matmul.{chip.generation}.{_UNITS[half]}"] * clock * aligned
+        reached = c[f"matmul.{chip.generation}.{_UNITS[precision]}"] * clock
+        peak = chip.peak(precision) * min(_BEST_PRODUCT, reached) * aligned
+        reached_half = c[f"matmul.{chip.generation}.{_UNITS[half]}"] * clock
+        peak_half = chip.peak(half) * min(_BEST_PRODUCT, reached_half) * aligned
         bandwidth = self.bandwidth = chip.memory_bandwidth * c["memory.bandwidth"]
         tokens = self.tokens = recipe.micro_batch * recipe.seq_len / cp
         sharded = self.tokens_sharded = tokens / tp
@@ -302,8 +305,9 @@ class _Work:
             forward_attention = 4.0 * pairs / rate + c["attention.passes"] * 2.0 * scores / bandwidth
             backward_attention = 2.0 * forward_attention
         else:
-            share = min(_BEST_FLASH, c[f"attention.{chip.generation}"] * c[f"attention.{_kernel(stack)}"])
-            flash = chip.peak(half) * clock * share
+            kernel = "early" if stack == "llm_foundry" else _kernel(stack)
+            reached = c[f"attention.{chip.generation}"] * c[f"attention.{kernel}"] * clock
+            flash = chip.peak(half) * min(_BEST_FLASH, reached)
             flash *= shape.head_dim / (shape.head_dim + c["attention.head_dim"])
             forward_attention = 2.0 * pairs / flash
             backward_attention = _FLASH_BACKWARD * forward_attention
@@ -369,11 +373,11 @@ def _longer(work: float, launch: float) -> float:
 
 
 def _clock(chip: Chip, c: Coefficients) -> float:
-    """What a lower power limit leaves of the clock, against the part the generation was measured on; 1 at most."""
+    """Clock under load against the generation's reference: a module that may draw less for each FLOP/s runs slower."""
     if not chip.power_w or chip.generation not in _REFERENCE_WATTS:
         return 1.0
     watts = chip.power_w / (max(chip.peak_bf16, chip.peak_fp16) / 1e12)
-    return math.pow(min(1.0, watts / _REFERENCE_WATTS[chip.generation]), c["power.exponent"])
+    return math.pow(watts / _REFERENCE_WATTS[chip.generation], c["power.exponent"])
 
 
 def _kernel(stack: str) -> str:
