@@ -160,20 +160,9 @@ def test_llama_8b_on_two_nodes_of_h100() -> None:
     assert deepspeed.step_s > tuned.step_s, "ZeRO-3 as what it is"
 
 
-@pytest.mark.parametrize("accelerators", [8192, 16_384])
-def test_llama_405b_as_published(accelerators: int) -> None:
-    """The Llama 3 report, table 4: 43% on 8,192 and 41% on 16,384 H100 with TP 8 and PP 16, interleaved."""
-    found = step_time(
-        setup(
-            LLAMA_405B,
-            accelerators,
-            tp=8,
-            pp=16,
-            virtual_stages=8,
-            sequence_parallel=True,
-            global_batch=2048,
-            **MEGATRON,
-        ),
-        H100,
-    )
-    assert 0.36 < found.mfu_6n < 0.47
+@pytest.mark.parametrize(("accelerators", "published"), [(8192, 0.43), (16_384, 0.41)])
+def test_llama_405b_as_published(accelerators: int, published: float) -> None:
+    """The Llama 3 report, table 4: TP 8, PP 16, 16 Mi tokens a step; an interleaved schedule."""
+    layout = {"tp": 8, "pp": 16, "virtual_stages": 8, "sequence_parallel": True} | MEGATRON
+    found = step_time(setup(LLAMA_405B, accelerators, global_batch=2048, **layout), H100)
+    assert found.mfu_6n == pytest.approx(published, rel=0.12)
