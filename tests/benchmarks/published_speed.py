@@ -17,6 +17,7 @@ from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import StepTime
 
 BITS: Final = 8
+TUNING: Final = ("finetune", "SFT", "LoRA")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,15 @@ def in_source_units(speed: Speed, predicted: StepTime) -> dict[str, float]:
     }
 
 
+def mfu_error(speed: Speed, predicted: StepTime) -> float | None:
+    """Predicted / measured - 1 of the MFU the row states, or of its FLOP/s; None where it states neither."""
+    units = in_source_units(speed, predicted)
+    for column, unit in (("measured_MFU_pct", "MFU_pct"), ("measured_tflops_per_gpu", "tflops_per_gpu")):
+        if measured := speed.reading.number(column):
+            return units[unit] / measured - 1
+    return None
+
+
 def source_flops_per_token(reading: Reading, setup: Setup) -> float:
     """FLOP of one token by the formula the row's framework prints."""
     shape, s = setup.shape, setup.recipe.seq_len
@@ -80,10 +90,12 @@ def source_flops_per_token(reading: Reading, setup: Setup) -> float:
     if any(name in framework for name in ("nemo", "megatron-bridge", "automodel")):
         if shape.experts > 1:  # their calculators count what a token passes through
             return lora * (6.0 * n + attention / 2)
-        scores = s / 2 if "bridge" in framework else s  # the newer calculator counts the causal half
-        attend = 12.0 * h * shape.query_size * (1 + shape.kv_heads / shape.heads + scores / h)
+        tuning = setup.recipe.lora is not None or " ft " in framework or reading.notes.get("task", "") in TUNING
+        scores = s / 2 if tuning or "bridge" in framework else s  # the newer calculator counts the causal half
+        keys = 1.0 if "ignores_gqa" in reading.row["notes"] else shape.kv_heads / shape.heads
+        attend = 12.0 * h * shape.query_size * (1 + keys + scores / h)
         own = attend + (18.0 if shape.gated else 12.0) * h * shape.intermediate_size
-        return lora * (layers * own + 6.0 * vocab * h)
+        return lora * (layers * own + (0.0 if tuning else 6.0 * vocab * h))
     if (hardware and "megatron-deepspeed" in framework) or (hardware and "hf trainer" in framework):
         return 8.0 * n
     if any(name in framework for name in ("megatron", "internevo")):
