@@ -17,6 +17,8 @@ from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import StepTime
 
 BITS: Final = 8
+SCHEDULE: Final = {"vp", "vpp", "vpp_layers_per_stage", "schedule"}
+MOST_CHUNKS: Final = 8
 TUNING: Final = ("finetune", "SFT", "LoRA")
 
 
@@ -126,8 +128,17 @@ def _measured(reading: Reading, setup: Setup, flops: float, peak: float) -> floa
 
 
 def _finer(reading: Reading, setup: Setup) -> Setup:
-    """What matters to speed and not to memory: four-bit products, and the first flash kernels of llm-foundry."""
+    """What matters to speed more than to memory: four-bit products, llm-foundry's early kernels, interleaving.
+
+    Today's Megatron recipes interleave; a row that says nothing of its schedule is read so.
+    """
     text = reading.row["precision"].lower()
+    layout = setup.layout
+    unsaid = not reading.notes.keys() & SCHEDULE
+    if unsaid and layout.stack == "megatron" and layout.pp > 1 and setup.recipe.precision != "fp16":
+        here = round(setup.shape.layers / layout.pp)
+        chunks = max(v for v in range(1, MOST_CHUNKS + 1) if here % v == 0)
+        setup = replace(setup, layout=replace(layout, virtual_stages=chunks))
     if "llm-foundry" in reading.row["framework"].lower():
         setup = replace(setup, layout=replace(setup.layout, stack="llm_foundry"))
     if "nvfp4" in text and setup.recipe.precision == "fp8":
