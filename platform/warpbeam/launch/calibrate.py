@@ -74,7 +74,8 @@ def calibrate(view: RunView, pool: Pool) -> Calibrated:
             fix=f"name its pool: --pool {facts['pool']}",
             reason="another_pool",
         )
-    plan, job = Plan.from_dict(facts["plan"]), parse_job(facts["job"])
+    # What it predicted then does not matter, and an older version wrote it in other words.
+    plan, job = Plan.from_dict(facts["plan"] | {"memory": None, "answer": None}), parse_job(facts["job"])
     setup = plan_setup(job, pool, plan, _model_config(view))
     if setup is None:
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,19 @@ def test_llama_8b_on_two_nodes() -> None:
     found = answer(question("16xH100-SXM", seq_len=8192, global_batch=128, space=any_engine(32)))
     assert found.chosen.step_s == pytest.approx(6.54, rel=0.10)
     assert found.chosen.mfu_6n == pytest.approx(0.49, rel=0.10)
+
+
+def test_405b_on_16k_accelerators() -> None:
+    """As published (Llama 3, table 4): TP 8, PP 16, DP 128, 2,048 sequences of 8,192: 400 TFLOP/s each, MFU 41%."""
+    shape = model_shape(
+        {"model_type": "llama", "vocab_size": 128256, "hidden_size": 16384, "num_hidden_layers": 126}
+        | {"num_attention_heads": 128, "num_key_value_heads": 8, "intermediate_size": 53248}
+    )
+    space = replace(any_engine(126), tps=(8,), pps=(16,), cps=(1,))
+    found = answer(question("16384xH100-SXM", shape, space, seq_len=8192, global_batch=2048))
+    assert found.chosen.fits
+    assert found.chosen.strategy == "distributed_optimizer tp8 pp16"
+    assert found.chosen.mfu_6n == pytest.approx(0.41, rel=0.10)
 
 
 def test_hours_and_cost() -> None:
