@@ -11,10 +11,9 @@ from typing import Any, Final, Literal
 
 from warpbeam.plan.memory_coefficients import MemoryCoefficients, StackCoefficients, fitted
 from warpbeam.plan.memory_terms import GIB, Terms, stage_terms
-from warpbeam.plan.model_shape import ModelShape
-from warpbeam.plan.setup import Layout, Recipe, Setup, Sharding
+from warpbeam.plan.setup import Setup
 
-__all__ = ["GIB", "PARTS", "MemorySum", "Statistic", "memory", "memory_sum"]
+__all__ = ["GIB", "PARTS", "MemorySum", "Statistic", "memory"]
 
 Statistic = Literal["allocated", "reserved", "device"]
 CPU_PROCESS_GIB: Final = 0.7  # interpreter and libraries of one rank
@@ -175,38 +174,3 @@ def dynamic_parts(setup: Setup, terms: Terms, stack: StackCoefficients) -> tuple
     if stack.reuses:
         step = max(0.0, step - layers - kept - logits)
     return layers, kept, logits, step
-
-
-def memory_sum(
-    shape: ModelShape,
-    *,
-    strategy: Sharding,
-    offload: Literal["none", "cpu", "nvme"],
-    precision: Literal["fp32", "bf16"],
-    world_size: int,
-    micro_batch: int,
-    seq_len: int,
-    activation_checkpointing: bool,
-    on_cpu: bool,
-    available_gib: float,
-) -> MemorySum:
-    """`memory` of a job under our own engine (ddp: plain modules; else DeepSpeed), one model replica a rank."""
-    setup = Setup(
-        shape=shape,
-        layout=Layout(
-            accelerators=world_size,
-            per_node=world_size,
-            sharding=strategy,
-            offload=offload,
-            offload_parameters=offload != "none" and strategy == "zero3",
-            stack="hf" if strategy == "ddp" else "deepspeed",
-        ),
-        recipe=Recipe(
-            seq_len=seq_len,
-            micro_batch=micro_batch,
-            global_batch=micro_batch * world_size,
-            precision=precision,
-            checkpointing="full" if activation_checkpointing else "none",
-        ),
-    )
-    return memory(setup, available_gib, on_cpu=on_cpu)
