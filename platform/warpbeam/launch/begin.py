@@ -62,7 +62,7 @@ def plan_request(request: Request, on_doubt: Callable[[str], None] = lambda text
         config = read_model_config(job, request.job.root, storage)
     except InfraError as error:
         config = None
-        on_doubt(f"{error.what}: parameters and memory are not in the plan")
+        on_doubt(f"{error.what}: parameters, memory and time are not in the plan")
     plan = _make(job, request.job.root, pool, request.accelerators, config)
     return Planned(job, request.job.root, request.job.digest, request.pool, plan, storage, config)
 
