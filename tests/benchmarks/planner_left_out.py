@@ -14,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from tests.benchmarks import planner_fit, planner_fit_time
 from tests.benchmarks.planner_accuracy import LEFT_OUT
 from tests.benchmarks.planner_scores import Scored, errors_of, fit_scores, memory_error, score_memory
@@ -24,7 +22,6 @@ from warpbeam.plan.memory_coefficients import to_dict
 
 FOLDS: Final = 5
 SEED: Final = 7
-SAME: Final = 1e-3  # a coefficient that moves less is not stored
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"  OOM recall {fit['oom_recall']:.1%} at fit recall {fit['fit_recall']:.1%}, ", end="")
         print(f"of those promised {fit['oom_among_promised']:.1%} ran out", flush=True)
     if not options.memory_only:
-        stored["time"] = time_without_sources(options.file)
+        stored["time"] = planner_fit_time.without_sources(options.file)
         write(stored)
 
 
@@ -64,24 +61,6 @@ def memory_without_sources(readings: Sequence[Reading]) -> dict[str, Any]:
         source: to_dict(planner_fit.fit([reading for reading in readings if reading.source != source]))
         for source in sources
     }
-
-
-def time_without_sources(path: Path) -> dict[str, dict[str, float]]:
-    """Source -> the coefficients that move when it is left out; "" -> those of all sources."""
-    rows = planner_fit_time.measured_rows(path)
-    everything = planner_fit_time.fit(rows)
-    names = planner_fit_time.NAMES
-    found = {"": {name: float(f"{value:.5g}") for name, value in zip(names, np.exp(everything), strict=True)}}
-    for source in dict.fromkeys(row.reading.source for row in rows):
-        others = [row for row in rows if row.reading.source != source]
-        own = planner_fit_time.fit(others, everything, steps=6)
-        found[source] = {
-            name: float(f"{np.exp(value):.5g}")
-            for name, value, base in zip(names, own, everything, strict=True)
-            if abs(value - base) > SAME
-        }
-        print(f"time without {source}: {len(found[source])} coefficients move", flush=True)
-    return found
 
 
 def source_folds(readings: Sequence[Reading]) -> list[set[str]]:
