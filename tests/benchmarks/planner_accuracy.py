@@ -28,6 +28,7 @@ from tests.benchmarks.planner_scores import (
     states_only,
 )
 from tests.benchmarks.published import DATA, Reading, read_rows
+from tests.benchmarks.published_speed import mfu_error as mfu_error_of
 from warpbeam.plan.memory_coefficients import from_dict
 
 LEFT_OUT: Final = DATA.with_name("left_out.json")
@@ -83,8 +84,15 @@ def report(rows: Sequence[Scored], without_source: Sequence[Scored]) -> dict[str
             "by_source": by_source(rows, speed_error),
             "loso_by_source": by_source(without_source, speed_error),
         },
+        "mfu": errors_of(rows, mfu_error)
+        | {"loso_median_error": errors_of(without_source, mfu_error).get("median_error")},
         "baselines": {"states_only": states_only(rows), "constant_flops": constant_flops(rows)},
     }
+
+
+def mfu_error(row: Scored) -> float | None:
+    """Of the MFU or FLOP/s a row states."""
+    return mfu_error_of(row.reading, row.units) if row.units else None
 
 
 @lru_cache(maxsize=1)
@@ -141,6 +149,8 @@ def print_report(found: Mapping[str, Any]) -> None:
     print(_errors("speed", speed))
     print(f"  leave one source out: median {_percent(speed['loso_median_error'])}, ", end="")
     print(f"MAPE {_percent(speed['loso_mape'])}")
+    print(_errors("mfu", found["mfu"]) + ", in each source's formula")
+    print(f"  leave one source out: median {_percent(found['mfu']['loso_median_error'])}")
     print(_errors("  constant FLOP/s", base["constant_flops"]) + "  (baseline, leave one source out)")
     for name, part in (("memory", memory), ("speed", speed)):
         print(f"{name} by source: n, MAPE, median error, bias; leave one source out: MAPE, median error")

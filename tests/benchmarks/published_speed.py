@@ -7,6 +7,7 @@ and its `tflops_kind`, never by the row.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -71,11 +72,10 @@ def in_source_units(speed: Speed, predicted: StepTime) -> dict[str, float]:
     }
 
 
-def mfu_error(speed: Speed, predicted: StepTime) -> float | None:
-    """Predicted / measured - 1 of the MFU the row states, or of its FLOP/s; None where it states neither."""
-    units = in_source_units(speed, predicted)
+def mfu_error(reading: Reading, units: Mapping[str, float]) -> float | None:
+    """Predicted (`in_source_units`) / measured - 1 of a row's MFU, or else of its FLOP/s; None without either."""
     for column, unit in (("measured_MFU_pct", "MFU_pct"), ("measured_tflops_per_gpu", "tflops_per_gpu")):
-        if measured := speed.reading.number(column):
+        if measured := reading.number(column):
             return units[unit] / measured - 1
     return None
 
