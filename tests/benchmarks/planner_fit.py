@@ -28,7 +28,7 @@ NAMES: Final = ("none", "selective", "full", "kept", "logit_bytes", "step_bytes"
 # How far a coefficient may move from its prior for the price of one run that is wrong by 100%.
 FREEDOM: Final = {
     "none": 3.0,
-    "selective": 1.0,
+    "selective": 0.4,
     "full": 1.0,
     "kept": 1.0,
     "logit_bytes": 30.0,
@@ -41,10 +41,13 @@ CONTEXT_GIB: Final = 0.6  # CUDA context and loaded kernels of an A100 or H100; 
 # reserved / allocated - 1 where both are published (nanotron-bench: 1.4% median); more where layers come and go.
 FRAGMENTATION: Final[dict[Stack, float]] = {"nanotron": 0.015, "megatron": 0.04, "fsdp": 0.05, "deepspeed": 0.06}
 ROUNDS: Final = 12
+QUANTILE: Final = 0.95
+ENOUGH_RUNS: Final = 15
+LEAST_P95: Final = 1.05
 FIT_RECALL: Final = 0.93
 BROKEN_PROMISES: Final = 0.05
-STATED_MARGINS: Final = (1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1)
-GUESSED_MARGINS: Final = (1.0, 1.05, 1.08, 1.1, 1.12, 1.15, 1.2, 1.25, 1.3)
+STATED_EDGES: Final = (1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1)
+GUESSED_EDGES: Final = (1.0, 1.05, 1.08, 1.1, 1.12, 1.15, 1.2, 1.25, 1.3)
 ROOM: Final = 1.04  # a run that fitted must be promised with a margin of that kind
 BOUND: Final = 0.6  # what a run that is only known to fit, or not, weighs beside a measured one
 
@@ -109,30 +112,31 @@ def example(reading: Reading) -> Example:
 
 
 def fit(readings: Sequence[Reading]) -> MemoryCoefficients:
-    """Coefficients of every stack that has runs, and the margins of a promise."""
+    """Coefficients of every stack that has runs, and where a fit ends."""
     by_stack: dict[Stack, list[Example]] = defaultdict(list)
     for reading in readings:
         if (fittable(reading) or bounds(reading)) and reading.setup is not None:
             by_stack[reading.setup.layout.stack].append(example(reading))
     stacks = {stack: fit_stack(stack, examples) for stack, examples in sorted(by_stack.items())}
-    return with_margins(readings, MemoryCoefficients(stacks, context_gib=CONTEXT_GIB, margin=1.0, margin_guessed=1.0))
+    found = with_p95(MemoryCoefficients(stacks, context_gib=CONTEXT_GIB, edge=1.0, edge_guessed=1.0), readings)
+    return with_edges(readings, found)
 
 
-def with_margins(readings: Sequence[Reading], coefficients: MemoryCoefficients) -> MemoryCoefficients:
-    """The margins that catch most runs that ran out of memory, while FIT_RECALL of those that ran are promised.
+def with_edges(readings: Sequence[Reading], coefficients: MemoryCoefficients) -> MemoryCoefficients:
+    """The edges that catch most runs that ran out of memory, while FIT_RECALL of those that ran are let through.
 
-    At equal catch the narrower ones. Of the promised at most BROKEN_PROMISES may have run out.
+    At equal catch those that let more through. Of these at most BROKEN_PROMISES may have run out.
     """
     known = [one for one in readings if one.scored and one.row["fits"] in ("yes", "no")]
     found, best = coefficients, (-1.0, 0.0)
-    for stated in STATED_MARGINS:
-        for guessed in GUESSED_MARGINS:
-            tried = replace(coefficients, margin=stated, margin_guessed=guessed)
+    for stated in STATED_EDGES:
+        for guessed in GUESSED_EDGES:
+            tried = replace(coefficients, edge=stated, edge_guessed=guessed)
             said = [(one.row["fits"], score_memory(one, tried)[1]) for one in known]
             ran = [fits for fate, fits in said if fate == "yes" and fits is not None]
             failed = [fits for fate, fits in said if fate == "no" and fits is not None]
             if not ran or not failed:
-                return replace(coefficients, margin=STATED_MARGINS[0], margin_guessed=GUESSED_MARGINS[0])
+                return replace(coefficients, edge=STATED_EDGES[0], edge_guessed=GUESSED_EDGES[0])
             recall, caught = float(np.mean(ran)), 1 - float(np.mean(failed))
             broken = sum(failed) / max(1, sum(failed) + sum(ran))
             if recall >= FIT_RECALL and broken <= BROKEN_PROMISES and (caught, recall) > best:
@@ -155,6 +159,23 @@ def fit_stack(stack: Stack, examples: Sequence[Example]) -> StackCoefficients:
     starts = [replace(PRIOR, fragmentation=fragmentation, reuses=reuses) for reuses in ways]
     fits = [_solve(start, examples) for start in starts]
     return min(fits, key=lambda pair: pair[1])[0]
+
+
+def with_p95(coefficients: MemoryCoefficients, readings: Sequence[Reading]) -> MemoryCoefficients:
+    """Each stack's quantile of measured / predicted, or of all stacks' where it has few runs."""
+    ratios: dict[Stack, list[float]] = defaultdict(list)
+    for reading in readings:
+        if fittable(reading) and reading.setup is not None:
+            ratio = (reading.peak_gib or 0.0) / predicted_peak(reading, coefficients)
+            ratios[reading.setup.layout.stack].append(ratio)
+    everything = [ratio for own in ratios.values() for ratio in own]
+
+    def quantile(own: list[float]) -> float:
+        chosen = own if len(own) >= ENOUGH_RUNS else everything
+        return max(LEAST_P95, round(float(np.quantile(chosen, QUANTILE)), 3)) if chosen else PRIOR.p95
+
+    stacks = {stack: replace(numbers, p95=quantile(ratios[stack])) for stack, numbers in coefficients.stacks.items()}
+    return replace(coefficients, stacks=stacks)
 
 
 def _solve(start: StackCoefficients, examples: Sequence[Example]) -> tuple[StackCoefficients, float]:

@@ -9,6 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from tests.benchmarks.published import MEGATRON_LIKE, Reading
@@ -87,17 +88,18 @@ def score_memory(
 ) -> tuple[MemorySum | None, bool | None]:
     """A row's memory on the rank that it reports, and whether its fullest rank fits.
 
-    A row that leaves open what activations depend on is promised with the margin of such rows.
+    `MemorySum.likely`, not the wider promise: most published runs fill their memory. A row that leaves open what
+    activations depend on needs more room.
     """
     if reading.setup is None or reading.layout_unknown:
         return None, None
     known = coefficients or fitted()
     if reading.guessed and reading.setup.layout.stack not in TUNED:
-        known = replace(known, margin=known.margin_guessed)
+        known = replace(known, edge=known.edge_guessed)
     available, setup, fits = accelerator_gib(reading), reading.setup, None
     if available is not None:
         setup = settled(reading, setup, available, known)
-        fits = memory(setup, available, coefficients=known).fits
+        fits = memory(setup, available, coefficients=known).likely
     found = memory(setup, available or UNLIMITED_GIB, last_stage=reading.last_stage, coefficients=known)
     return found, fits
 
@@ -120,15 +122,20 @@ def settled(
     for tp in splits:
         for mode in modes:
             tried = replace(setup, layout=replace(layout, tp=tp), recipe=replace(setup.recipe, checkpointing=mode))
-            if memory(tried, available_gib, coefficients=coefficients).fits:
+            if memory(tried, available_gib, coefficients=coefficients).likely:
                 return tried
     return setup
 
 
 def accelerator_gib(reading: Reading) -> float | None:
     """Memory of the row's accelerator by the catalogue; None where it is not known."""
+    return _catalogue_gib(reading.accelerator)
+
+
+@cache
+def _catalogue_gib(name: str) -> float | None:
     try:
-        return find_chip(reading.accelerator).memory_gib if reading.accelerator else None
+        return find_chip(name).memory_gib if name else None
     except UserError:
         return None
 

@@ -1,7 +1,7 @@
 """The memory one rank needs, in parts: physical terms (plan/memory_terms.py) times a few fitted coefficients.
 
-A fit is a promise: the expected peak and a margin must be below the accelerator's memory, a margin so large that of the
-published runs promised to fit at most one in twenty ran out.
+A fit is a promise: the expected peak and a margin, below which 19 of 20 measured peaks stay, must be there. Short of
+the promise, `likely` is the better guess of what will happen: the expected peak and a little room are there.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class MemorySum:
         communication_gib: layers gathered by ZeRO-3 or FSDP, NCCL's and the libraries' buffers.
         context_gib: outside the allocator: CUDA context; on CPUs the process itself.
         fragmentation_gib: what the allocator holds and nobody uses.
-        margin_gib: above the expected total, so that the promise holds in 19 of 20 published runs.
+        margin_gib: above the expected total: 19 of 20 published runs of the stack stay below the two together.
         host_gib: offloaded to host memory; on a CPU pool that is the same memory.
         nvme_gib: offloaded to disk.
+        edge_gib: above the expected total, less than the margin: `likely`.
         available_gib: the accelerator's memory, or a CPU rank's share of its node.
     """
 
@@ -54,6 +55,7 @@ class MemorySum:
     context_gib: float
     fragmentation_gib: float
     margin_gib: float
+    edge_gib: float
     host_gib: float
     nvme_gib: float
     on_cpu: bool
@@ -88,7 +90,13 @@ class MemorySum:
 
     @property
     def fits(self) -> bool:
+        """The promise holds."""
         return self.promised_gib <= self.available_gib
+
+    @property
+    def likely(self) -> bool:
+        """It runs more likely than not: the published runs called so ran out in less than one of twenty cases."""
+        return self.total_gib + self.edge_gib <= self.available_gib
 
     def measured_as(self, statistic: Statistic) -> float:
         """The expected peak in a measurement's own terms, GiB."""
@@ -100,6 +108,7 @@ class MemorySum:
             "total_gib": self.total_gib,
             "promised_gib": self.promised_gib,
             "fits": self.fits,
+            "likely": self.likely,
         }
 
     @classmethod
@@ -153,7 +162,8 @@ def _sum(
         communication_gib=communication,
         context_gib=context,
         fragmentation_gib=fragmentation,
-        margin_gib=total * (known.margin - 1),
+        margin_gib=total * (stack.p95 - 1),
+        edge_gib=total * (known.edge - 1),
         host_gib=0.0 if nvme else terms.host,
         nvme_gib=terms.host if nvme else 0.0,
         on_cpu=on_cpu,

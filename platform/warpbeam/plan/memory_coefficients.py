@@ -30,6 +30,7 @@ class StackCoefficients:
         quantised: more than the formula's bytes of a base frozen in 4 or 8 bits, as a share of them.
         fixed_gib: NCCL and workspace buffers of the libraries.
         fragmentation: reserved / allocated - 1.
+        p95: 19 of 20 measured peaks are below the prediction times this.
         reuses: the step's temporary buffers take the room of the activations (the larger of both counts).
     """
 
@@ -43,24 +44,25 @@ class StackCoefficients:
     quantised: float = 0.05
     fixed_gib: float = 1.0
     fragmentation: float = 0.04
+    p95: float = 1.2
     reuses: bool = True
 
 
 @dataclass(frozen=True)
 class MemoryCoefficients:
-    """All stacks, and how much room a promise keeps.
+    """All stacks, and where a fit ends.
 
     Attributes:
         context_gib: what a process holds on a GPU outside the allocator: CUDA context, kernels.
-        margin: times the expected total: the least for which, of the published runs promised to fit, at most one in
-            twenty ran out of memory.
-        margin_guessed: the same where what activations depend on is not stated (published runs only).
+        edge: the expected peak times this is what most likely fits: of the published runs called so at most one in
+            twenty ran out of memory, and few that ran are turned away.
+        edge_guessed: the same where what activations depend on is not stated (published runs only).
     """
 
     stacks: Mapping[Stack, StackCoefficients]
     context_gib: float
-    margin: float
-    margin_guessed: float
+    edge: float
+    edge_guessed: float
 
     def of(self, stack: Stack) -> StackCoefficients:
         """Those of the stack, or of the one nearest to it."""
@@ -74,8 +76,8 @@ def to_dict(coefficients: MemoryCoefficients) -> dict[str, Any]:
     """What `from_dict` reads."""
     return {
         "context_gib": coefficients.context_gib,
-        "margin": coefficients.margin,
-        "margin_guessed": coefficients.margin_guessed,
+        "edge": coefficients.edge,
+        "edge_guessed": coefficients.edge_guessed,
         "stacks": {stack: asdict(numbers) for stack, numbers in coefficients.stacks.items()},
     }
 
@@ -85,8 +87,8 @@ def from_dict(value: Mapping[str, Any]) -> MemoryCoefficients:
     return MemoryCoefficients(
         stacks={stack: StackCoefficients(**numbers) for stack, numbers in value["stacks"].items()},
         context_gib=value["context_gib"],
-        margin=value["margin"],
-        margin_guessed=value["margin_guessed"],
+        edge=value["edge"],
+        edge_guessed=value["edge_guessed"],
     )
 
 

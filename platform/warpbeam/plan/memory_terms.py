@@ -121,6 +121,8 @@ def state_bytes(layout: Layout, recipe: Recipe) -> tuple[float, float, float]:
         return 2.0, 2.0, moments / 2 if recipe.optimizer != "adamw_8bit" else moments
     if NEAREST_STACK[layout.stack] in ("fsdp", "maxtext"):  # fp32 weights are the master; 16-bit copies are gathered
         return 4.0, 4.0, moments
+    if layout.stack == "hf" and layout.sharding == "ddp":  # autocast: fp32 weights and their 16-bit copies
+        return 6.0, 4.0, moments
     gradients = 4.0 if recipe.fp32_gradients else 2.0
     if recipe.fp32_gradients and layout.stack in ("nanotron", "megatron_deepspeed"):
         gradients += 2.0  # 16-bit gradients beside the sums
