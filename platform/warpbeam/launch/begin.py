@@ -16,6 +16,7 @@ from warpbeam.launch.calibration import read_correction
 from warpbeam.launch.count_rows import estimate_rows
 from warpbeam.launch.model_config import read_model_config
 from warpbeam.launch.same_name import Begin, Finished, GoOn, decide, next_name
+from warpbeam.launch.same_plan import as_chosen
 from warpbeam.plan.compare import Change, compare_jobs
 from warpbeam.plan.explain import explain_memory
 from warpbeam.plan.forecast import Forecast
@@ -144,7 +145,21 @@ def open_run(planned: Planned, *, fresh: bool, allowed: Collection[str]) -> Open
     if state is not None and not state.ended:
         raise _already_running(view, state)
     changes = _changes(view, planned.job) if state is not None else []
-    return Opened(planned, store, view, decide(planned.job.name, state, changes, allowed))
+    decision = decide(planned.job.name, state, changes, allowed)
+    if isinstance(decision, GoOn):
+        planned = _as_before(planned, view)
+    return Opened(planned, store, view, decision)
+
+
+def _as_before(planned: Planned, view: RunView) -> Planned:
+    """At the same size a run goes on with what its plan chose: another micro-batch or strategy, from a calibration or
+    a newer version, would change the order of sums, and it would not be the run it would have been."""
+    facts = next((found for attempt in reversed(view.attempts()) if (found := view.facts(attempt))), None)
+    pinned = as_chosen(planned.job, facts["plan"], planned.plan.world_size) if facts else planned.job
+    if pinned is planned.job:
+        return planned
+    plan = _make(pinned, planned.root, planned.pool.pool, planned.plan.world_size, planned.model_config)
+    return replace(planned, plan=plan)
 
 
 def stored_job(view: RunView) -> tuple[Job, Path] | None:
