@@ -499,7 +499,8 @@ def _optimizer(setup: Setup, work: _Work, chip: Chip, c: Coefficients, m: int) -
     parameters = work.parameters_here + work.expert_parameters
     if recipe.lora is not None:
         parameters = _adapter_parameters(setup) / layout.tp / layout.pp
-    states = parameters if layout.sharding == "ddp" else parameters / ranks
+    sharing = {"ddp": 1, "hsdp": min(ranks, layout.per_node)}.get(layout.sharding, ranks)
+    states = parameters / sharing
     offload = 0.0
     if layout.offload_parameters:
         # Each pass over the layers brings the rank's share of the weights from the host.

@@ -139,6 +139,28 @@ def test_the_network_between_nodes_is_felt() -> None:
     assert step_time(setup(accelerators=8), slow).step_s == step_time(setup(accelerators=8), H100).step_s
 
 
+def test_experts_far_away_cost_more() -> None:
+    mixtral = model_shape({"model_type": "mixtral", "max_position_embeddings": 32_768})
+    near = step_time(setup(mixtral, 64, ep=8, **MEGATRON), H100)
+    far = step_time(setup(mixtral, 64, ep=64, **MEGATRON), H100)
+    alone = step_time(setup(mixtral, 64, **MEGATRON), H100)
+    assert alone.expert_s == 0 < near.expert_s < far.expert_s
+    assert near.flops_6n == pytest.approx(6 * mixtral.active_parameters * near.tokens)
+
+
+def test_a_lower_power_limit_is_felt() -> None:
+    limited = step_time(setup(), replace(H100, power_w=350))
+    assert limited.compute_s > step_time(setup(), H100).compute_s
+
+
+def test_context_parallelism_hides_behind_attention() -> None:
+    """The ring costs little where the sequence is long."""
+    alone = step_time(setup(global_batch=16, seq_len=131_072, **MEGATRON), H100)
+    split = step_time(setup(global_batch=16, seq_len=131_072, cp=2, **MEGATRON), H100)
+    assert split.tokens == alone.tokens
+    assert 0 < split.context_s < 0.05 * split.step_s
+
+
 def test_flops_per_token() -> None:
     six, full = model_flops_per_token(LLAMA_8B, 8192)
     assert six == 6 * LLAMA_8B.parameters
