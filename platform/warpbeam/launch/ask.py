@@ -17,7 +17,7 @@ from warpbeam.plan.explain import explain_memory
 from warpbeam.plan.layouts import RUNS_HERE
 from warpbeam.plan.machine import Machine, machine_from_words, machine_of
 from warpbeam.plan.model_shape import ModelShape, model_shape
-from warpbeam.plan.report import Line, answer_json, answer_lines
+from warpbeam.plan.report import Line, answer_json, answer_lines, why_words
 from warpbeam.plan.scaling import Size, scaling
 from warpbeam.plan.setup import Setup
 from warpbeam.plan.words import count_words
@@ -58,8 +58,7 @@ def ask(words: Words) -> Passing:
     shape = read_shape(words.model)
     machine = _machine(words)
     found = question(_asked(words), shape, machine, read_correction(machine.pool, machine.kind))
-    choice = found.search()
-    setup = choice.best.setup if choice.best else choice.nearest
+    setup = found.best_setup()
     if setup is None:
         raise _no_layout(found)
     return Passing(words=words, question=found, setup=setup, answer=answer(found, setup), steps=_steps(words))
@@ -213,7 +212,7 @@ def ask_lines(passing: Passing) -> list[Line]:
             f"x {now.accumulation}; {tokens:,} tokens a step",
         ),
     ]
-    why = f"of {passing.answer.considered:,} setups the fastest that fits" if now.fits else "none fits; it lacks least"
+    why = f"of {passing.answer.considered:,} setups {why_words(fits=now.fits, likely=now.likely)}"
     return head + answer_lines(passing.answer, steps=passing.steps, why=why, open_choice=True)
 
 
@@ -257,12 +256,11 @@ def scale_asked(passing: Passing, sizes: list[int]) -> list[Size]:
 
     def at(count: int) -> Any:
         there = replace(found, machine=found.machine.resized(count))
-        choice = there.search()
-        if choice.best is None and choice.nearest is None:  # rows of zero weight fill a batch that does not divide
+        setup = there.best_setup()
+        if setup is None:  # rows of zero weight fill a batch that does not divide
             padded = -(-found.recipe.global_batch // count) * count
             there = replace(there, recipe=replace(found.recipe, global_batch=padded))
-            choice = there.search()
-        setup = choice.best.setup if choice.best else choice.nearest
+            setup = there.best_setup()
         return there.forecast(setup) if setup is not None else None
 
     return scaling(sizes, found.recipe.global_batch * found.recipe.seq_len, at)

@@ -41,15 +41,28 @@ class Question:
     space: Space
     correction: Correction | None = None
 
+    def best_setup(self) -> Setup | None:
+        """The fastest whose promise holds; else the fastest that will likely run; else what needs least memory. None
+        where no layout is legal."""
+        found = self.search()
+        if found.best is None:
+            found = self.search(promise=False)
+        return found.best.setup if found.best else found.nearest
+
     def search(
-        self, space: Space | None = None, *, recipe: Recipe | None = None, machine: Machine | None = None
+        self,
+        space: Space | None = None,
+        *,
+        recipe: Recipe | None = None,
+        machine: Machine | None = None,
+        promise: bool = True,
     ) -> Choice:
         """The best setups of a space (default: the question's own)."""
         there, asked = machine or self.machine, recipe or self.recipe
         groups = families(self.shape, there.accelerators, there.per_node, there.link_domain, asked, space or self.space)
         return choose(
             groups,
-            memory=partial(quick_memory, machine=there, correction=self.correction),
+            memory=partial(quick_memory, machine=there, correction=self.correction, promise=promise),
             seconds=partial(quick_seconds, machine=there, correction=self.correction),
         )
 
@@ -124,7 +137,7 @@ class Answer:
 def answer(question: Question, setup: Setup | None = None) -> Answer:
     """Choose (or take `setup` as chosen already), and look around it. Pure."""
     found = question.search()
-    chosen = setup or (found.best.setup if found.best else found.nearest) or smallest(question)
+    chosen = setup or question.best_setup() or smallest(question)
     predicted = question.forecast(chosen)
     wide = any_engine(question.shape.layers) if not question.machine.is_cpu else Space()
     around = question.search(replace(wide, most_tokens=question.space.most_tokens))
@@ -160,6 +173,8 @@ def _stages(question: Question) -> Iterator[Forecast]:
             micro_batches=base.micro_batches,
         )
         found = question.search(space)
+        if found.best is None:
+            found = question.search(space, promise=False)
         setup = found.best.setup if found.best else found.nearest
         if setup is not None:
             yield question.forecast(setup)

@@ -41,6 +41,7 @@ class Forecast:
         runs_here: this version of Warpbeam can run it.
         memory_parts: GiB of one rank; they sum to `memory_gib`, the expected peak.
         margin_gib: above it, so that a fit is a promise.
+        likely: it will more likely run than not, though the promise may not hold.
         available_gib: what a rank may use.
         host_gib, nvme_gib: offloaded by one rank.
         time_parts: seconds; they sum to `step_s`. Empty where time is not known.
@@ -50,6 +51,7 @@ class Forecast:
     strategy: str
     runs_here: bool
     fits: bool
+    likely: bool
     accelerators: int
     micro_batch: int
     accumulation: int
@@ -112,7 +114,7 @@ class Forecast:
 def forecast(setup: Setup, machine: Machine, correction: Correction | None = None) -> Forecast:
     """Predict `setup` on `machine`. Pure."""
     needed, time = memory_of(setup, machine), step_time(setup, machine.chip)
-    parts, margin = _corrected_memory(needed, correction)
+    parts, margin, edge = _corrected_memory(needed, correction)
     seconds = _corrected_time(time, correction)
     total, step_s = sum(parts.values()), sum(seconds.values())
     share = time.step_s / step_s
@@ -120,6 +122,7 @@ def forecast(setup: Setup, machine: Machine, correction: Correction | None = Non
         strategy=strategy_words(setup),
         runs_here=runs_here(setup),
         fits=_fits(needed, total + margin, machine),
+        likely=_fits(needed, total + edge, machine),
         accelerators=setup.layout.accelerators,
         micro_batch=setup.recipe.micro_batch,
         accumulation=setup.accumulation,
@@ -143,14 +146,17 @@ def forecast(setup: Setup, machine: Machine, correction: Correction | None = Non
     )
 
 
-def quick_memory(setup: Setup, machine: Machine, correction: Correction | None = None) -> tuple[float, bool]:
-    """(promised GiB of a rank, whether that fits): the inner loop of a search."""
+def quick_memory(
+    setup: Setup, machine: Machine, correction: Correction | None = None, *, promise: bool = True
+) -> tuple[float, bool]:
+    """(promised GiB of a rank, whether that fits): the inner loop of a search. Without `promise`: what likely runs."""
     needed = memory_of(setup, machine)
     if correction is None:
-        return needed.promised_gib, _fits(needed, needed.promised_gib, machine)
-    parts, margin = _corrected_memory(needed, correction)
-    promised = sum(parts.values()) + margin
-    return promised, _fits(needed, promised, machine)
+        room = needed.promised_gib if promise else needed.total_gib + needed.edge_gib
+    else:
+        parts, margin, edge = _corrected_memory(needed, correction)
+        room = sum(parts.values()) + (margin if promise else edge)
+    return room, _fits(needed, room, machine)
 
 
 def quick_seconds(setup: Setup, machine: Machine, correction: Correction | None = None) -> float:
@@ -172,11 +178,11 @@ def strategy_words(setup: Setup) -> str:
     return " ".join([layout.sharding, *split, *adapters])
 
 
-def _fits(needed: MemorySum, promised_gib: float, machine: Machine) -> bool:
+def _fits(needed: MemorySum, room_gib: float, machine: Machine) -> bool:
     on_node = needed.host_gib * min(machine.per_node, machine.accelerators)
     if not machine.is_cpu and machine.host_gib is not None and on_node > machine.host_gib:
         return False
-    return promised_gib <= machine.memory_gib
+    return room_gib <= machine.memory_gib
 
 
 def memory_parts(needed: MemorySum) -> dict[str, float]:
@@ -185,16 +191,17 @@ def memory_parts(needed: MemorySum) -> dict[str, float]:
     return parts | ({"offloaded": needed.host_gib} if needed.on_cpu else {})
 
 
-def _corrected_memory(needed: MemorySum, correction: Correction | None) -> tuple[dict[str, float], float]:
-    """(parts, margin)."""
+def _corrected_memory(needed: MemorySum, correction: Correction | None) -> tuple[dict[str, float], float, float]:
+    """(parts, margin of the promise, room of what likely runs)."""
     parts = memory_parts(needed)
     if correction is None:
-        return parts, needed.margin_gib
+        return parts, needed.margin_gib, needed.edge_gib
     for name in parts:
         parts[name] *= 1.0 if name in STATES else correction.memory_factor
     if correction.memory_offset_gib:
         parts["calibration"] = correction.memory_offset_gib
-    return parts, CALIBRATED_MARGIN * sum(parts.values())
+    total = sum(parts.values())
+    return parts, CALIBRATED_MARGIN * total, needed.edge_gib / needed.total_gib * total
 
 
 def _corrected_time(time: StepTime, correction: Correction | None) -> dict[str, float]:

@@ -19,6 +19,7 @@ from warpbeam.plan.forecast import quick_memory, quick_seconds
 from warpbeam.plan.layouts import Space
 from warpbeam.plan.machine import Machine
 from warpbeam.plan.model_shape import ModelShape
+from warpbeam.plan.report import why_words
 from warpbeam.plan.search import Candidate, ranked
 from warpbeam.plan.setup import Checkpointing, Layout, Recipe, Setup
 
@@ -69,8 +70,13 @@ def choose_for_job(
             space=space,
         )
     sizes = [fixed] if fixed is not None else list(_sizes(rows, enough, may_pad=may_pad))
-    tried = [_fitted(group, machine, correction) for group in _groups(job, machine, precision, shape, space, sizes)]
-    fitting = [candidate for candidate, fits in tried if fits]
+    groups = list(_groups(job, machine, precision, shape, space, sizes))
+    tried = [_fitted(group, machine, correction, promise=True) for group in groups]
+    if promised := any(fits for _, fits in tried):
+        fitting = [candidate for candidate, fits in tried if fits]
+    else:
+        tried = [_fitted(group, machine, correction, promise=False) for group in groups]
+        fitting = [candidate for candidate, fits in tried if fits]
     best = ranked(fitting)[0] if fitting else min((c for c, _ in tried), key=lambda c: c.memory_gib)
     setup = best.setup
     return Chosen(
@@ -80,12 +86,12 @@ def choose_for_job(
         micro_batch=setup.recipe.micro_batch,
         setup=setup,
         space=space,
-        why=_why(job, machine, space, len(fitting), len(tried)),
+        why=_why(job, machine, space, len(tried), fits=promised, likely=bool(fitting)),
         was_open=len(tried) > 1,
     )
 
 
-def _why(job: Job, machine: Machine, space: Space, fitting: int, tried: int) -> str:
+def _why(job: Job, machine: Machine, space: Space, tried: int, *, fits: bool, likely: bool) -> str:
     """What decided, in words."""
     if tried > 1:
         open_words = [
@@ -97,8 +103,7 @@ def _why(job: Job, machine: Machine, space: Space, fitting: int, tried: int) -> 
             )
             if len(options) > 1
         ]
-        best = "the fastest that fits" if fitting else "none fits; this lacks least"
-        return f"{best} ({', '.join(open_words)} left open)"
+        return f"{why_words(fits=fits, likely=likely)} ({', '.join(open_words)} left open)"
     if job.parallelism.strategy_is_open:
         return "a CPU pool rehearses ZeRO-3" if machine.is_cpu else "the default where the model is not known"
     return "as the job says"
@@ -174,10 +179,12 @@ def _sizes(rows: int, enough: int, *, may_pad: bool) -> Iterator[int]:
         yield size
 
 
-def _fitted(group: list[Setup], machine: Machine, correction: Correction | None) -> tuple[Candidate, bool]:
+def _fitted(
+    group: list[Setup], machine: Machine, correction: Correction | None, *, promise: bool
+) -> tuple[Candidate, bool]:
     """The largest micro-batch of a group that fits, else its smallest; and whether it fits."""
     for setup in group:
-        needed, fits = quick_memory(setup, machine, correction)
+        needed, fits = quick_memory(setup, machine, correction, promise=promise)
         if fits:
             break
     return Candidate(setup, quick_seconds(setup, machine, correction), needed), fits

@@ -76,12 +76,8 @@ class Plan:
 
     @property
     def cannot_fit(self) -> bool:
-        """Even the expected peak, without a margin, is more than there is."""
-        return (
-            self.answer is not None
-            and not self.answer.chosen.fits
-            and self.answer.chosen.memory_gib > self.answer.chosen.available_gib
-        )
+        """No promise holds, and it will more likely run out of memory than not."""
+        return self.answer is not None and not self.answer.chosen.fits and not self.answer.chosen.likely
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` reads it back."""

@@ -58,9 +58,14 @@ def fit_words(now: Forecast) -> str:
     need = f"{now.memory_gib:.2f} GiB expected + {now.margin_gib:.2f} margin of {now.available_gib:.1f} GiB a rank"
     if now.fits:
         return f"yes: {need}"
-    if now.memory_gib <= now.available_gib and now.promised_gib > now.available_gib:
-        return f"not surely: {need}"
-    return f"no: {need}"
+    return f"likely, but without a promise: {need}" if now.likely else f"no: {need}"
+
+
+def why_words(*, fits: bool, likely: bool) -> str:
+    """What was chosen among many."""
+    if fits:
+        return "the fastest that fits"
+    return "the fastest that will likely run (no promise holds)" if likely else "none fits; this lacks least"
 
 
 def answer_json(found: Answer | None, *, steps: int | None) -> dict[str, Any]:
@@ -71,6 +76,7 @@ def answer_json(found: Answer | None, *, steps: int | None) -> dict[str, Any]:
     now = found.chosen
     return {
         "fits": now.fits,
+        "likely": now.likely,
         "memory_per_gpu_gib": {
             "total": now.memory_gib,
             "margin": now.margin_gib,
@@ -137,7 +143,7 @@ def _number(value: float) -> str:
 
 def _stage(stage: Forecast, now: Forecast) -> str:
     """One strategy and why it was taken or left."""
-    fits = "fits" if stage.fits else "does not fit"
+    fits = "fits" if stage.fits else "likely" if stage.likely else "does not fit"
     text = (
         f"{stage.strategy:<6} {stage.promised_gib:8.1f} GiB with margin, {fits:<12} {seconds(stage.step_s):>8} a step"
     )

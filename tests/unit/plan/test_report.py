@@ -20,6 +20,7 @@ CHOSEN = Forecast(
     strategy="zero3",
     runs_here=True,
     fits=True,
+    likely=True,
     accelerators=16,
     micro_batch=2,
     accumulation=4,
@@ -50,7 +51,9 @@ CHOSEN = Forecast(
     parameters=8_030_261_248,
 )
 ZERO2 = replace(CHOSEN, strategy="zero2", step_s=8.7, memory_gib=60.1, margin_gib=14.9)
-DDP = replace(CHOSEN, strategy="ddp", fits=False, micro_batch=1, step_s=9.1, memory_gib=155.0, margin_gib=38.4)
+DDP = replace(
+    CHOSEN, strategy="ddp", fits=False, likely=False, micro_batch=1, step_s=9.1, memory_gib=155.0, margin_gib=38.4
+)
 FSDP = replace(CHOSEN, strategy="fsdp", runs_here=False, checkpointing="selective", step_s=7.1)
 ANSWER = Answer(
     chosen=CHOSEN,
@@ -68,9 +71,11 @@ TIGHT = replace(
     help_most=None,
     would_fit=(Change(text="`strategy: zero3`", runs_here=True, memory_gib=45.8, tokens_per_s=122_500.0),),
 )
+LIKELY = replace(TIGHT, chosen=replace(CHOSEN, fits=False, memory_gib=74.0, margin_gib=9.0))
 CASES = {
     "plan-that-fits.txt": (ANSWER, 1000),
     "plan-that-does-not-fit.txt": (TIGHT, None),
+    "plan-that-likely-runs.txt": (LIKELY, 10),
 }
 
 
