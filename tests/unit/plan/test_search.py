@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.benchmarks.planner_search import question as benchmark_question
 from tests.unit.plan.setups import LLAMA_8B, question, recipe, setup
 from warpbeam.plan.forecast import quick_memory, quick_seconds
 from warpbeam.plan.layouts import Space, any_engine, families
@@ -72,3 +75,11 @@ def test_nothing_fits() -> None:
     found = question("1xL4").search(Space(shardings=("ddp", "zero3")))
     assert found.best is None
     assert found.nearest is not None
+
+
+def test_ten_thousand_configurations_take_less_than_a_second_of_one_core() -> None:
+    asked = benchmark_question()
+    began = time.process_time()
+    found = asked.search()
+    assert found.considered >= 10_000
+    assert (time.process_time() - began) * 10_000 / found.considered < 1.0
