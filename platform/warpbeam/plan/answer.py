@@ -6,7 +6,7 @@ with this version's own strategies; a question in passing may ask about every en
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -354,9 +354,3 @@ def checkpointing_words(found: Forecast) -> str:
 
 def _change(text: str, now: Forecast) -> Change:
     return Change(text=text, runs_here=now.runs_here, memory_gib=now.memory_gib, tokens_per_s=now.tokens_per_s)
-
-
-def spaces_for(shardings: Sequence[str]) -> Space:
-    """The space of the strategies named on a command line."""
-    wide = any_engine()
-    return replace(wide, shardings=tuple(shardings))  # type: ignore[arg-type]
