@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ FREEDOM: Final = {
     "kept": 1.0,
     "logit_bytes": 30.0,
     "step_bytes": 60.0,
-    "gathered": 6.0,
+    "gathered": 1.5,
     "quantised": 3.0,
     "fixed_gib": 9.0,
 }
@@ -162,19 +163,19 @@ def fit_stack(stack: Stack, examples: Sequence[Example]) -> StackCoefficients:
 
 
 def with_p95(coefficients: MemoryCoefficients, readings: Sequence[Reading]) -> MemoryCoefficients:
-    """Each stack's quantile of measured / predicted, or of all stacks' where it has few runs."""
+    """Each stack's quantile of measured / predicted, or where it has few runs the median of the others'."""
     ratios: dict[Stack, list[float]] = defaultdict(list)
     for reading in readings:
         if fittable(reading) and reading.setup is not None:
             ratio = (reading.peak_gib or 0.0) / predicted_peak(reading, coefficients)
             ratios[reading.setup.layout.stack].append(ratio)
-    everything = [ratio for own in ratios.values() for ratio in own]
+    known = {stack: float(np.quantile(own, QUANTILE)) for stack, own in ratios.items() if len(own) >= ENOUGH_RUNS}
+    usual = statistics.median(known.values()) if known else PRIOR.p95
 
-    def quantile(own: list[float]) -> float:
-        chosen = own if len(own) >= ENOUGH_RUNS else everything
-        return max(LEAST_P95, round(float(np.quantile(chosen, QUANTILE)), 3)) if chosen else PRIOR.p95
+    def quantile(stack: Stack) -> float:
+        return max(LEAST_P95, round(known.get(stack, usual), 3))
 
-    stacks = {stack: replace(numbers, p95=quantile(ratios[stack])) for stack, numbers in coefficients.stacks.items()}
+    stacks = {stack: replace(numbers, p95=quantile(stack)) for stack, numbers in coefficients.stacks.items()}
     return replace(coefficients, stacks=stacks)
 
 

@@ -30,11 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--memory-only", action="store_true")
     options = parser.parse_args(arguments)
     readings = read_rows(options.file)
-    stored: dict[str, Any] = {"memory": {}, "time": {}}
-    if LEFT_OUT.exists():
-        stored = json.loads(LEFT_OUT.read_text(encoding="utf-8"))
-    stored["memory"] = memory_without_sources(readings)
-    write(stored)
+    write("memory", memory_without_sources(readings))
     for name, groups in (("sources", source_folds(readings)), ("rows", row_folds(readings))):
         scored = memory_folds(readings, groups)
         errors = errors_of(scored, memory_error)
@@ -46,11 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"  OOM recall {fit['oom_recall']:.1%} at fit recall {fit['fit_recall']:.1%}, ", end="")
         print(f"of those promised {fit['oom_among_promised']:.1%} ran out", flush=True)
     if not options.memory_only:
-        stored["time"] = planner_fit_time.without_sources(options.file)
-        write(stored)
+        write("time", planner_fit_time.without_sources(options.file))
 
 
-def write(stored: dict[str, Any]) -> None:
+def write(section: str, found: dict[str, Any]) -> None:
+    """Put one section in, leave the other as it is now."""
+    stored: dict[str, Any] = {"memory": {}, "time": {}}
+    if LEFT_OUT.exists():
+        stored |= json.loads(LEFT_OUT.read_text(encoding="utf-8"))
+    stored[section] = found
     LEFT_OUT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 

@@ -271,6 +271,7 @@ def _recipe(
         checkpointing=_checkpointing(row, stack, lora is not None, parameters),
         fp32_gradients=_fp32_gradients(text, stack, row["framework"].lower()),
         eager_attention=_eager(row),
+        chunked_loss="composer" in row["framework"],  # its fused cross-entropy works in place
         master_weights=_master_weights(text, stack, row["framework"].lower()),
         offload_activations="act" in row["offload"].lower(),
         lora=lora,

@@ -21,6 +21,7 @@ BASE_BYTES: Final = {4: NF4_BYTES, 8: 1.0, 16: 2.0}
 ADAPTER_BYTES: Final = 16.0  # fp32 weight, gradient and two moments
 TRAINED_COPY_BYTES: Final = 12.0  # an embedding trained beside adapters: 16-bit copy and gradient, fp32 moments
 EAGER_BYTES: Final = 5.0  # softmax and dropout output in 16 bits and the dropout mask, for each head and pair of tokens
+RECOMPUTED_EAGER_BYTES: Final = 4.0  # and the gradients of scores and softmax beside them, in the layer at work
 CHUNKS_OF_LOSS: Final = 8
 GATHERED_LAYERS: Final = 2  # one computes, one is fetched ahead
 # DeepSpeed's defaults, in elements: reduce_bucket_size (two with overlap_comm) and allgather_bucket_size,
@@ -215,7 +216,8 @@ def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float
         split -= (shape.query_size + (3 if shape.gated else 2) * shape.intermediate_size * used) / 2
     total = wide * tokens * (whole / (layout.tp if layout.sequence_parallel else 1) + split / layout.tp)
     if recipe.eager_attention and recipe.checkpointing != "selective":
-        total += EAGER_BYTES * wide / 2 * tokens * shape.heads * recipe.seq_len / layout.tp
+        eager = EAGER_BYTES + (RECOMPUTED_EAGER_BYTES if recipe.checkpointing == "full" else 0.0)
+        total += eager * wide / 2 * tokens * shape.heads * recipe.seq_len / layout.tp
     return total
 
 
