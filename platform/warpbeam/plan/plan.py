@@ -276,7 +276,10 @@ def _warnings(
         yield "bf16 on CPUs is slower than fp32 on most of them"
     if config is not None and not is_known(config):
         family = config.get("model_type")
-        yield f"the planner does not know the model family {family!r}: memory and time are not in the plan"
+        yield (
+            f"the planner does not know the model family {family!r}: memory and time are not in the plan "
+            "(`warpbeam plan --model layers=32,hidden=4096,...` asks by its numbers)"
+        )
     if shape and shape.positions and job.data.seq_len > shape.positions:
         yield f"seq_len {job.data.seq_len} is longer than the model's max_position_embeddings ({shape.positions})"
     if found is not None and not found.chosen.fits:
