@@ -218,10 +218,13 @@ def ask_lines(passing: Passing) -> list[Line]:
 
 def ask_warnings(passing: Passing) -> list[str]:
     """What works, but not as well as it looks."""
-    shape, seq_len = passing.question.shape, passing.question.recipe.seq_len
-    if shape.positions is not None and seq_len > shape.positions:
-        return [f"--seq-len {seq_len} is longer than the model's max_position_embeddings ({shape.positions})"]
-    return []
+    shape, recipe, chip = passing.question.shape, passing.question.recipe, passing.question.machine.chip
+    found = []
+    if shape.positions is not None and recipe.seq_len > shape.positions:
+        found.append(f"--seq-len {recipe.seq_len} is longer than the model's positions ({shape.positions})")
+    if recipe.precision == "bf16" and not chip.peak_bf16 and not passing.question.machine.is_cpu:
+        found.append(f"{chip.name} has no bf16 units: it computes in fp32, or ask with --precision fp16")
+    return found
 
 
 def ask_json(passing: Passing) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def make_plan(
         deepspeed=None if chosen.strategy == "ddp" else _deepspeed(job, pool, ranks, precision, chosen, accumulation),
         memory=memory,
         legal_world_sizes=legal_world_sizes(job.train.global_batch, fixed, pool.max_ranks),
-        warnings=tuple(_warnings(job, pool, ranks, precision, config, shape, found)),
+        warnings=tuple(_warnings(job, pool, machine, precision, config, shape, found)),
         steps=total_steps(job, rows),
         answer=found,
         activation_checkpointing=chosen.checkpointing,
@@ -262,18 +262,20 @@ def _precision(job: Job, pool: Pool) -> Literal["fp32", "bf16"]:
 def _warnings(
     job: Job,
     pool: Pool,
-    ranks: int,
+    machine: Machine,
     precision: str,
     config: dict[str, Any] | None,
     shape: ModelShape | None,
     found: Answer | None,
 ) -> Iterator[str]:
     """What works, but not as well as it looks."""
-    cores = pool.accelerators
+    cores, ranks = pool.accelerators, machine.accelerators
     if pool.is_cpu and ranks > cores:
         yield f"{ranks} ranks share {cores} CPU cores: it works, but no faster than {cores}"
     if precision == "bf16" and pool.is_cpu:
         yield "bf16 on CPUs is slower than fp32 on most of them"
+    if precision == "bf16" and not pool.is_cpu and not machine.chip.peak_bf16:
+        yield f"{machine.chip.name} has no bf16 units: write `precision: fp32`"
     if config is not None and not is_known(config):
         family = config.get("model_type")
         yield (

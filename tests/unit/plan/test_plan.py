@@ -38,6 +38,7 @@ def test_precision_follows_the_hardware() -> None:
     slow = make_plan(job(train__precision="bf16"), pool())
     assert slow.precision == "bf16"
     assert "bf16" in slow.warnings[0]
+    assert "V100-SXM-32GB has no bf16 units" in make_plan(job(), pool("V100-32GB", memory_gib=32)).warnings[0]
 
 
 def test_rows_longer_than_the_model_s_positions() -> None:
