@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from warpbeam.plan.hardware import CHIPS, Chip, find_chip
 from warpbeam.plan.model_shape import ModelShape, model_shape
-from warpbeam.plan.setup import Layout, Lora, Recipe, Setup
+from warpbeam.plan.setup import Layout, Lora, Precision, Recipe, Setup
 from warpbeam.plan.step_time import COEFFICIENTS, bubble_fraction, model_flops_per_token, step_time
 
 
@@ -159,6 +159,13 @@ def test_context_parallelism_hides_behind_attention() -> None:
     split = step_time(setup(global_batch=16, seq_len=131_072, cp=2, **MEGATRON), H100)
     assert split.tokens == alone.tokens
     assert 0 < split.context_s < 0.05 * split.step_s
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+def test_every_chip_has_its_efficiencies(chip: Chip, precision: Precision) -> None:
+    found = step_time(setup(precision=precision), chip)
+    assert 0.01 < found.mfu_6n < 0.95
 
 
 def test_flops_per_token() -> None:
