@@ -112,16 +112,17 @@ def settled(
     Only where the row states neither; where nothing fits, the setup as it was read.
     """
     layout, stack = setup.layout, setup.layout.stack
-    splits, modes = [layout.tp], [setup.recipe.checkpointing]
+    splits, recipes = [layout.tp], [setup.recipe]
     if not reading.row["tp"] and stack in MEGATRON_LIKE:
         splits = [tp for tp in (1, 2, 4, 8) if layout.accelerators % tp == 0 and tp <= layout.per_node]
     if "act_ckpt" in reading.assumed and stack in TUNED:
-        modes = list(dict.fromkeys([*modes, "selective", "full"]))
-    if len(splits) == len(modes) == 1:
+        full = replace(setup.recipe, checkpointing="full")
+        recipes += [replace(setup.recipe, checkpointing="selective"), full, replace(full, offload_activations=True)]
+    if len(splits) == len(recipes) == 1:
         return setup
     for tp in splits:
-        for mode in modes:
-            tried = replace(setup, layout=replace(layout, tp=tp), recipe=replace(setup.recipe, checkpointing=mode))
+        for recipe in recipes:
+            tried = replace(setup, layout=replace(layout, tp=tp), recipe=recipe)
             if memory(tried, available_gib, coefficients=coefficients).likely:
                 return tried
     return setup

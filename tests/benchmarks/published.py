@@ -272,7 +272,7 @@ def _recipe(
         fp32_gradients=_fp32_gradients(text, stack, row["framework"].lower()),
         eager_attention=_eager(row),
         chunked_loss="composer" in row["framework"],  # its fused cross-entropy works in place
-        master_weights=_master_weights(text, stack, row["framework"].lower()),
+        master_weights=_master_weights(text, stack, row["framework"].lower(), row["zero_stage_or_sharding"]),
         offload_activations="act" in row["offload"].lower(),
         lora=lora,
     )
@@ -308,10 +308,12 @@ def _fp32_gradients(precision: str, stack: Stack, framework: str) -> bool:
     return stack in ("megatron", "fsdp", "maxtext", "nanotron") and "fp16" not in precision
 
 
-def _master_weights(precision: str, stack: Stack, framework: str) -> bool:
+def _master_weights(precision: str, stack: Stack, framework: str, stage: str) -> bool:
     if "true" in precision or stack in ("torchtune", "litgpt"):
         return False
-    return not any(name in framework for name in ("notebook", "automodel"))  # these load and train in 16 bits
+    if any(name in framework for name in ("notebook", "automodel")):
+        return False  # these load and train in 16 bits
+    return not (stack == "hf" and "deepspeed" in framework and not stage)  # a model loaded in 16 bits, nothing sharded
 
 
 def _eager(row: Mapping[str, str]) -> bool:

