@@ -16,7 +16,7 @@ from warpbeam.plan.setup import Setup
 __all__ = ["GIB", "PARTS", "MemorySum", "Statistic", "memory"]
 
 Statistic = Literal["allocated", "reserved", "device"]
-CPU_PROCESS_GIB: Final = 1.05  # of one rank: interpreter, torch, Ray, DeepSpeed (measured by benchmarks/planner_calibrate.py)
+CPU_PROCESS_GIB: Final = 1.05  # of one rank: torch, Ray, DeepSpeed (measured by planner_calibrate)
 PARTS: Final = (
     "parameters_gib",
     "gradients_gib",
