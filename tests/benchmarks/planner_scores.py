@@ -114,7 +114,8 @@ def settled(
     layout, stack = setup.layout, setup.layout.stack
     splits, recipes = [layout.tp], [setup.recipe]
     if not reading.row["tp"] and stack in MEGATRON_LIKE:
-        splits = [tp for tp in (1, 2, 4, 8) if layout.accelerators % tp == 0 and tp <= layout.per_node]
+        whole = layout.accelerators / (layout.pp * layout.cp)
+        splits = [tp for tp in (1, 2, 4, 8) if whole % tp == 0 and tp <= layout.per_node]
     if "act_ckpt" in reading.assumed and stack in TUNED:
         full = replace(setup.recipe, checkpointing="full")
         recipes += [replace(setup.recipe, checkpointing="selective"), full, replace(full, offload_activations=True)]

@@ -7,6 +7,7 @@ What a row does not state takes a default that depends only on its other columns
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,16 @@ from tests.benchmarks.published_shapes import row_shape
 from warpbeam.plan.setup import Checkpointing, Layout, Lora, Optimizer, Precision, Recipe, Setup, Sharding, Stack
 
 DATA: Final = Path(__file__).parent / "data" / "published_runs.csv"
+COUNTS: Final = (
+    *("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "gpus", "nodes", "tp", "pp", "cp", "dp"),
+    *("micro_batch", "global_batch", "seq_len"),
+)
+NUMBERS: Final = (
+    *COUNTS,
+    "params_B",
+    *("measured_peak_mem_GiB", "measured_tokens_per_s_per_gpu", "measured_step_s", "measured_tflops_per_gpu"),
+    "measured_MFU_pct",
+)
 Statistic = Literal["allocated", "reserved", "device", "unknown"]
 
 # Part of a framework's name -> stack; first match wins.
@@ -113,8 +124,25 @@ def read_rows(path: Path = DATA) -> list[Reading]:
         return [read_row(row) for row in csv.DictReader(file)]
 
 
+def clean(row: Mapping[str, str | None]) -> dict[str, str]:
+    """A row without surrounding blanks; whole numbers without a fraction, and empty where a number is no number."""
+    found = {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
+    for name in NUMBERS:
+        try:
+            number = float(found[name])
+        except ValueError:
+            found[name] = ""
+        else:
+            if number <= 0 or not math.isfinite(number):
+                found[name] = ""
+            elif name in COUNTS:
+                found[name] = str(max(1, round(number)))
+    return found
+
+
 def read_row(row: Mapping[str, str]) -> Reading:
     """One row; pure."""
+    row = clean(row)
     notes = dict(_notes(row["notes"]))
     assumed: list[str] = []
     setup, missing = None, ""

@@ -59,6 +59,14 @@ def test_a_row_says_what_is_missing() -> None:
     assert score_row(row(params_B="7", gpu="")).skipped_because == "the accelerator"
 
 
+def test_what_is_no_number_is_not_stated() -> None:
+    found = row(params_B="7", tp="n/a", dp="0", seq_len=" 4096.0 ", micro_batch="?")
+    assert found.setup is not None
+    assert found.setup.recipe.seq_len == 4096
+    assert found.setup.layout.tp == 1
+    assert "micro_batch" in found.assumed
+
+
 def test_defaults_are_listed() -> None:
     found = row(params_B="7")
     assert {"hidden", "seq_len", "act_ckpt", "micro_batch"} <= set(found.assumed)
