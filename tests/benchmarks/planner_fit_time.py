@@ -110,6 +110,8 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "hidden.sharded": (0.9, 0.2),
     "hidden.sharded_deepspeed": (0.5, 0.4),
     "hidden.reduce": (0.7, 0.4),
+    # Seconds of an expert that DeepSpeed gathers.
+    "zero3.expert": (1e-3, 0.7),
     # Over one pass through the states; GB/s of a rank's share of host memory and a node's disks; seconds of a step.
     "optimizer.passes": (1.5, 0.5),
     "host.memory_gb_s": (20.0, 0.5),

@@ -468,7 +468,12 @@ def _data_parallel(
             if inner < sharing:
                 reduce += fabric.all_reduce(gradient * trained / inner, sharing // inner, layout.per_node)
             moved += m * (2.0 * gather + reduce)  # gathered forward and again backward
-        return max(0.0, moved - hide * (forward_s + backward_s)) + c["exposed.sharded"] * moved
+        hooks = 0.0
+        if slow_engine and setup.shape.experts > 1:
+            # DeepSpeed fetches each expert's matrices from hooks in Python: too small and too many to hide.
+            fetches = m * (3 if recipe.checkpointing == "full" else 2) * setup.shape.layers / layout.pp
+            hooks = c["zero3.expert"] * setup.shape.experts / layout.ep * fetches
+        return max(0.0, moved - hide * (forward_s + backward_s)) + c["exposed.sharded"] * moved + hooks
     element = 2.0 if layout.sharding != "ddp" else gradient
     reducing = sum(fabric.reduce_scatter(gradient * trained, sharing, apart) for _, trained, sharing, apart in groups)
     gathering = sum(fabric.all_gather(element * trained, sharing, apart) for _, trained, sharing, apart in groups)
