@@ -56,7 +56,9 @@ def test_a_row_says_what_is_missing() -> None:
     assert found.setup is None
     assert "params_B" in found.missing
     assert score_row(found).skipped_because == found.missing
-    assert score_row(row(params_B="7", gpu="")).skipped_because == "the accelerator"
+    alone = score_row(row(params_B="7", gpu=""))
+    assert alone.skipped_because == ""
+    assert (alone.peak_gib is None, alone.fits, alone.units) == (False, None, None), "memory needs no accelerator"
 
 
 def test_what_is_no_number_is_not_stated() -> None:
