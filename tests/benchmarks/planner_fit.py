@@ -47,8 +47,8 @@ ENOUGH_RUNS: Final = 15
 LEAST_P95: Final = 1.05
 FIT_RECALL: Final = 0.93
 BROKEN_PROMISES: Final = 0.05
-STATED_EDGES: Final = (1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1)
-GUESSED_EDGES: Final = (1.1, 1.15, 1.2, 1.25, 1.3, 1.35)
+STATED_EDGES: Final = (1.02, 1.04, 1.06, 1.08, 1.1)
+GUESSED_EDGES: Final = (1.2, 1.4, 1.6, 1.8, 2.0, 2.1, 2.2)
 ROOM: Final = 1.04  # a run that fitted must be promised with a margin of that kind
 BOUND: Final = 0.6  # what a run that is only known to fit, or not, weighs beside a measured one
 

@@ -23,7 +23,9 @@ from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import step_time
 
 UNLIMITED_GIB: Final = 1e9
-TUNED: Final = ("megatron", "maxtext")  # their published recipes are tuned by those who make the stack
+# Their published recipes are tuned by those who make the stack.
+TUNED_STACKS: Final = ("megatron", "maxtext")
+TUNED_FRAMEWORKS: Final = ("torchtitan", "automodel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ def score_memory(
     if reading.setup is None or reading.layout_unknown:
         return None, None
     known = coefficients or fitted()
-    if reading.guessed and reading.setup.layout.stack not in TUNED:
+    if reading.guessed and not tuned(reading):
         known = replace(known, edge=known.edge_guessed)
     available, setup, fits = accelerator_gib(reading), reading.setup, None
     if available is not None:
@@ -104,6 +106,13 @@ def score_memory(
         fits = memory(setup, available, coefficients=known).likely
     found = memory(setup, available or UNLIMITED_GIB, last_stage=reading.last_stage, coefficients=known)
     return found, fits
+
+
+def tuned(reading: Reading) -> bool:
+    """Whether a row comes from a recipe of the stack's makers."""
+    framework = reading.row["framework"].lower()
+    own = reading.setup is not None and reading.setup.layout.stack in TUNED_STACKS
+    return own or any(name in framework for name in TUNED_FRAMEWORKS)
 
 
 def settled(
@@ -118,9 +127,11 @@ def settled(
     if not reading.row["tp"] and stack in MEGATRON_LIKE:
         whole = layout.accelerators / (layout.pp * layout.cp)
         splits = [tp for tp in (1, 2, 4, 8) if whole % tp == 0 and tp <= layout.per_node]
-    if "act_ckpt" in reading.assumed and stack in TUNED:
+    if "act_ckpt" in reading.assumed and tuned(reading):
         full = replace(setup.recipe, checkpointing="full")
-        recipes += [replace(setup.recipe, checkpointing="selective"), full, replace(full, offload_activations=True)]
+        recipes += [replace(setup.recipe, checkpointing="selective"), full]
+        if stack in TUNED_STACKS:  # these can keep activations on the host
+            recipes.append(replace(full, offload_activations=True))
     if len(splits) == len(recipes) == 1:
         return setup
     for tp in splits:

@@ -163,7 +163,7 @@ def _sum(
         context_gib=context,
         fragmentation_gib=fragmentation,
         margin_gib=total * (stack.p95 - 1),
-        edge_gib=total * (known.edge - 1),
+        edge_gib=(total - parameters - gradients - optimizer) * (known.edge - 1),
         host_gib=0.0 if nvme else terms.host,
         nvme_gib=terms.host if nvme else 0.0,
         on_cpu=on_cpu,

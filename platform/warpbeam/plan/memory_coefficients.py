@@ -54,8 +54,8 @@ class MemoryCoefficients:
 
     Attributes:
         context_gib: what a process holds on a GPU outside the allocator: CUDA context, kernels.
-        edge: the expected peak times this is what most likely fits: of the published runs called so at most one in
-            twenty ran out of memory, and few that ran are turned away.
+        edge: the expected working memory (all but the states, which are exact) times this is what most likely fits:
+            of the published runs called so at most one in twenty ran out, and few that ran are turned away.
         edge_guessed: the same where what activations depend on is not stated (published runs only).
     """
 
