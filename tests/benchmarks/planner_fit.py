@@ -126,7 +126,8 @@ def fit(readings: Sequence[Reading]) -> MemoryCoefficients:
 def with_edges(readings: Sequence[Reading], coefficients: MemoryCoefficients) -> MemoryCoefficients:
     """The edges that catch most runs that ran out of memory, while FIT_RECALL of those that ran are let through.
 
-    At equal catch those that let more through. Of these at most BROKEN_PROMISES may have run out.
+    At equal catch the more careful where inputs are guessed. Of those let through at most BROKEN_PROMISES may have run
+    out.
     """
     known = [one for one in readings if one.scored and one.row["fits"] in ("yes", "no")]
     found, best = coefficients, (-1.0, 0.0)
@@ -140,8 +141,8 @@ def with_edges(readings: Sequence[Reading], coefficients: MemoryCoefficients) ->
                 return replace(coefficients, edge=STATED_EDGES[0], edge_guessed=GUESSED_EDGES[0])
             recall, caught = float(np.mean(ran)), 1 - float(np.mean(failed))
             broken = sum(failed) / max(1, sum(failed) + sum(ran))
-            if recall >= FIT_RECALL and broken <= BROKEN_PROMISES and (caught, recall) > best:
-                found, best = tried, (caught, recall)
+            if recall >= FIT_RECALL and broken <= BROKEN_PROMISES and (caught, guessed) > best:
+                found, best = tried, (caught, guessed)
     return found
 
 
