@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .PHONY: help install quickstart test test-unit test-integration test-long lint format schema \
-        bench-overhead bench-startup bench-trl bench-serving down clean
+        bench-overhead bench-startup bench-trl bench-serving bench-calibrate bench-search bench-planner down clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -53,6 +53,15 @@ bench-trl: install  ## useful tokens/s beside TRL (makes .venv-trl)
 
 bench-serving: install  ## served tokens/s beside generate
 	$(BIN)/python -m tests.benchmarks.serving
+
+bench-calibrate: install  ## does the first CPU run predict the second? (3 minutes)
+	$(BIN)/python -m tests.benchmarks.planner_calibrate
+
+bench-search: install  ## how long choosing among 10,000 configurations takes
+	$(BIN)/python -m tests.benchmarks.planner_search
+
+bench-planner: install  ## how well the plan predicts 1,024 published runs, beside two baselines
+	$(BIN)/python -m tests.benchmarks.planner_accuracy
 
 lint: $(VENV)/.installed  ## format, lint, types, who imports whom
 	$(BIN)/ruff format --check .

@@ -179,8 +179,9 @@ class Train(Section):
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on GPUs, fp32 on CPUs.")
     seed: int = Field(0, ge=0, lt=2**31)
     eval_every: int | None = Field(None, ge=1, description="Steps; default: at each checkpoint and at the end.")
-    activation_checkpointing: bool = Field(
-        False, description="Recompute activations in the backward pass: less memory, more time."
+    activation_checkpointing: bool | None = Field(
+        None,
+        description="Recompute activations in the backward pass: less memory, more time. Default: the plan's choice.",
     )
 
     def contradictions(self) -> list[Problem]:
@@ -203,13 +204,23 @@ class Code(Section):
 
 
 class Parallelism(Section):
-    """How the model's states are spread. `auto` is the default of every key."""
+    """How the model's states are spread. `auto`, the default of every key: the plan chooses (on CPUs, zero3)."""
 
-    strategy: Strategy = "zero3"
+    strategy: Strategy = Field("zero3", description="Default: the fastest that fits; on a CPU pool zero3.")
     offload: Offload = Field("none", description="Where optimizer states (and, with zero3, parameters) live.")
     micro_batch: int | None = Field(
         None, ge=1, description="Rows a rank computes at once; default: the largest that fits."
     )
+
+    @property
+    def strategy_is_open(self) -> bool:
+        """Nobody named a strategy: the plan may choose one."""
+        return "strategy" not in self.model_fields_set
+
+    @property
+    def offload_is_open(self) -> bool:
+        """Nobody said where states live."""
+        return "offload" not in self.model_fields_set
 
     def contradictions(self) -> list[Problem]:
         return checks.parallelism(self)
@@ -282,8 +293,11 @@ class Job(Section):
         return self.data.over_length or ("truncate" if self.train.method == "sft" else "split")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able content with the file's own keys; `parse_job` reads it back."""
-        return self.model_dump(mode="json", by_alias=True)
+        """JSON-able content with the file's own keys; `parse_job` reads it back. What the plan may choose of
+        `parallelism` stays out."""
+        content = self.model_dump(mode="json", by_alias=True)
+        content["parallelism"] = self.parallelism.model_dump(mode="json", exclude_unset=True)
+        return content
 
 
 # Keys of other tools and of issues to come: what to write here instead.

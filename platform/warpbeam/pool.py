@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 from warpbeam import job_checks as checks
 from warpbeam.errors import PlatformError, UserError
 from warpbeam.job import EnvName, Name, Section
+from warpbeam.plan.machine import FIGURES
 from warpbeam.spec_file import Spec, build, digest, load_spec
 from warpbeam.spec_problems import Problem, nearest, refuse, show
 
@@ -81,11 +82,22 @@ class Accelerator(Section):
         examples=[80],
         description="Of one accelerator; on a CPU pool, host memory for each core. `machine`: measured.",
     )
+    figures: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {},
+        examples=["{link_domain: 4, nic_bandwidth: 25e9}"],
+        description="What differs from the maker's datasheet (plan/hardware.py): FLOP/s, bytes/s, accelerators.",
+    )
 
     def contradictions(self) -> list[Problem]:
+        found: list[Problem] = []
         if self.kind != "cpu" and self.kind.lower() == "cpu":
-            return [Problem(("kind",), f"is {show(self.kind)}", "write `kind: cpu`")]
-        return []
+            found.append(Problem(("kind",), f"is {show(self.kind)}", "write `kind: cpu`"))
+        for name in self.figures:
+            if name not in FIGURES:
+                near = nearest(name, list(FIGURES))
+                advice = f"did you mean `{near}`?" if near else f"there are {', '.join(FIGURES)}"
+                found.append(Problem(("figures", name), "is no figure of an accelerator", advice))
+        return found
 
 
 class Storage(Section):
@@ -139,6 +151,9 @@ class Pool(Section):
         ge=1, examples=[8], description="On a CPU pool: cores. `machine`: counted."
     )
     cpus_per_worker: float = Field(1.0, gt=0, description="CPU cores Ray reserves for one rank.")
+    host_memory_gib: float | None = Field(
+        None, gt=0, examples=[1024], description="Of one node; without it no plan chooses to offload states by itself."
+    )
     local_disk: str = Field("/tmp/warpbeam", min_length=1, description="A folder on each node's fastest disk.")
     storage: Storage = Field(examples=["{uri: s3://bucket/prefix}"])
     image: Image | None = None

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from warpbeam.cli import (
+    calibrate,
     chat,
     checkpoints,
     data,
@@ -48,6 +49,7 @@ app.command("resume", rich_help_panel=TRAIN)(resume.resume)
 app.command("stop", rich_help_panel=TRAIN)(stop.stop)
 
 app.command("plan", rich_help_panel=LOOK)(plan.plan)
+app.command("calibrate", rich_help_panel=LOOK)(calibrate.calibrate)
 app.command("init", rich_help_panel=LOOK)(init.init)
 app.add_typer(data.app, name="data", rich_help_panel=LOOK)
 app.command("version", rich_help_panel=LOOK)(version.version)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from warpbeam.storage.store import ObjectStore
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
+OptionalJobFile = Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.", show_default=False)]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, or TEAM/RUN.", show_default=False)]
 Pool = Annotated[
     str | None,
@@ -23,6 +24,7 @@ Store = Annotated[
 ]
 Team = Annotated[str | None, typer.Option("--team", metavar="TEAM", help="Only this team. Default: all.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts; errors too.")]
+Force = Annotated[bool, typer.Option("--force", help="Start although the plan says that it cannot fit.")]
 Accelerators = Annotated[
     int | None,
     typer.Option("--accelerators", metavar="N", min=1, help="Use N accelerators instead of what the job says."),

@@ -1,17 +1,26 @@
-"""`warpbeam plan JOB.yaml`: what will run, computed and printed, nothing spent."""
+"""`warpbeam plan`: what would run, whether it fits, how fast and how dear it is; computed, printed, nothing spent."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpbeam.cli.options import Accelerators, JobFile, Json, Pool
+from warpbeam.cli.options import Json, OptionalJobFile, Pool
 from warpbeam.cli.output import out, print_json, say, warn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from warpbeam.launch.ask import Passing
+    from warpbeam.launch.begin import Planned
     from warpbeam.plan.plan import Plan
+    from warpbeam.plan.scaling import Size
+
+DOES_NOT_FIT = 1
+"""Exit code of a plan whose promise does not hold."""
+QUESTION, LAYOUT = "Without a job file", "Layout, without a job file"
 
 
 class Emit(StrEnum):
@@ -20,16 +29,133 @@ class Emit(StrEnum):
     DEEPSPEED = "deepspeed"
 
 
+class Explain(StrEnum):
+    """What can be written out."""
+
+    MEMORY = "memory"
+
+
+def _asked(name: str, help_: str, panel: str = QUESTION, **more: Any) -> Any:
+    return typer.Option(name, help=help_, rich_help_panel=panel, show_default=False, **more)
+
+
 def plan(
-    job: JobFile,
+    job: OptionalJobFile = None,
     pool: Pool = None,
-    accelerators: Accelerators = None,
+    accelerators: Annotated[
+        str | None,
+        typer.Option("--accelerators", metavar="N|NxKIND", help="Use N accelerators; without a job file also 16xH100."),
+    ] = None,
     emit: Annotated[
         Emit | None, typer.Option("--emit", help="Print the DeepSpeed config as the engine gets it.")
     ] = None,
+    explain: Annotated[Explain | None, typer.Option("--explain", help="Write the arithmetic out.")] = None,
+    scale: Annotated[
+        str | None, typer.Option("--scale", metavar="8,16,32", help="How it scales over these numbers of accelerators.")
+    ] = None,
     json: Json = False,
+    model: Annotated[
+        str | None, _asked("--model", "config.json, its folder, hf://ORG/NAME, or layers=32,hidden=4096,...")
+    ] = None,
+    seq_len: Annotated[int | None, _asked("--seq-len", "Tokens of a sequence.")] = None,
+    global_batch_tokens: Annotated[int | None, _asked("--global-batch-tokens", "Of an optimizer step.")] = None,
+    method: Annotated[str, _asked("--method", "pretrain or sft.")] = "pretrain",
+    precision: Annotated[str | None, _asked("--precision", "bf16, fp32, fp16 or fp8.")] = None,
+    steps: Annotated[int | None, _asked("--steps", "Optimizer steps to the end.")] = None,
+    tokens: Annotated[float | None, _asked("--tokens", "Tokens to the end, for example 15e12.")] = None,
+    engine: Annotated[str, _asked("--engine", "any, or here: only what this version runs.")] = "any",
+    strategy: Annotated[str | None, _asked("--strategy", "zero1, zero2, zero3, ddp, fsdp, ...", LAYOUT)] = None,
+    tp: Annotated[int | None, _asked("--tp", "Tensor parallelism.", LAYOUT)] = None,
+    pp: Annotated[int | None, _asked("--pp", "Pipeline parallelism.", LAYOUT)] = None,
+    cp: Annotated[int | None, _asked("--cp", "Context parallelism.", LAYOUT)] = None,
+    ep: Annotated[int | None, _asked("--ep", "Expert parallelism.", LAYOUT)] = None,
+    dp: Annotated[int | None, _asked("--dp", "Data-parallel replicas.", LAYOUT)] = None,
+    micro_batch: Annotated[int | None, _asked("--micro-batch", "Sequences of a micro-batch.", LAYOUT)] = None,
+    checkpointing: Annotated[str | None, _asked("--checkpointing", "none, selective or full.", LAYOUT)] = None,
+    offload: Annotated[str | None, _asked("--offload", "none, cpu or nvme.", LAYOUT)] = None,
+    lora: Annotated[int | None, _asked("--lora", "Rank of LoRA adapters.", LAYOUT)] = None,
+    allow: Annotated[
+        list[str] | None, _asked("--allow", "tp_across_nodes: tensor parallelism over the network.", LAYOUT)
+    ] = None,
 ) -> None:
-    """Show how a job would run on a pool: ranks, batch, sharding, memory."""
+    """Show how a job would run on a pool: does it fit, how fast, how dear, what was chosen and why.
+
+    Exits with 0 when it fits, 1 when it does not, 2 when the input is wrong. Or ask without a job file:
+
+    warpbeam plan --model config.json --accelerators 16xH100 --seq-len 8192 --global-batch-tokens 1048576
+    """
+    if (job is None) == (model is None):
+        raise _needs_one(job is None)
+    if job is not None:
+        layout = {"--strategy": strategy, "--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep, "--dp": dp}
+        layout |= {"--micro-batch": micro_batch, "--checkpointing": checkpointing, "--offload": offload}
+        layout |= {"--seq-len": seq_len, "--global-batch-tokens": global_batch_tokens, "--lora": lora}
+        _refuse_beside_a_job([name for name, value in layout.items() if value is not None])
+        _plan_job(job, pool, accelerators, emit=emit, explain=explain, scale=scale, json=json)
+        return
+    from warpbeam.launch.ask import Words, ask
+
+    assert model is not None
+    passing = ask(
+        Words(
+            model=model,
+            accelerators=accelerators,
+            pool=pool,
+            seq_len=seq_len,
+            global_batch_tokens=global_batch_tokens,
+            method=method,
+            precision=precision,
+            steps=steps,
+            tokens=tokens,
+            layout={
+                "engine": engine,
+                "strategy": strategy,
+                "tp": tp,
+                "pp": pp,
+                "cp": cp,
+                "ep": ep,
+                "dp": dp,
+                "micro_batch": micro_batch,
+                "checkpointing": checkpointing,
+                "offload": offload,
+                "lora": lora,
+                "allow": tuple(allow or ()),
+            },
+        )
+    )
+    _show_passing(passing, explain=explain, scale=scale, emit=emit, json=json)
+
+
+def _needs_one(nothing: bool) -> Exception:
+    from warpbeam.errors import UserError
+
+    example = "`warpbeam plan --model config.json --accelerators 16xH100 --seq-len 8192 --global-batch-tokens 1048576`"
+    what = "nothing to plan: neither a job file nor --model" if nothing else "a job file names its model itself"
+    fix = f"name a job file, or ask without one: {example}" if nothing else "leave --model or the job file out"
+    return UserError(what, fix=fix, reason="bad_input")
+
+
+def _refuse_beside_a_job(given: Sequence[str]) -> None:
+    from warpbeam.errors import UserError
+
+    if given:
+        raise UserError(
+            f"{given[0]} goes with --model; a job file says it itself",
+            fix="write it in the job file, under data:, train: or parallelism:",
+            reason="bad_input",
+        )
+
+
+def _plan_job(
+    job: Any,
+    pool: str | None,
+    accelerators: str | None,
+    *,
+    emit: Emit | None,
+    explain: Explain | None,
+    scale: str | None,
+    json: bool,
+) -> None:
     from warpbeam.job import load_job
     from warpbeam.launch.begin import Request, plan_request
     from warpbeam.launch.own_code import check_own_code
@@ -38,39 +164,138 @@ def plan(
 
     loaded = load_job(job)
     with placing(job):
-        found = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn).plan
+        planned = plan_request(Request(loaded, load_pool(pool), _count(accelerators)), on_doubt=warn)
         check_own_code(loaded.job, loaded.root)
+    found = planned.plan
     if emit is Emit.DEEPSPEED:
         print_json(found.deepspeed)
+    elif scale is not None:
+        from warpbeam.launch.begin import scale_request
+
+        _show_scaling(scale_request(planned, _sizes(scale)), json=json)
     elif json:
-        print_json(found.to_dict())
+        print_json(plan_json(found))
+    elif explain is not None:
+        _explain_job(planned)
     else:
         show_plan(found)
+    if emit is None and scale is None and found.fits is False:
+        raise typer.Exit(DOES_NOT_FIT)
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The whole plan and the stable keys."""
+    from warpbeam.plan.report import answer_json
+
+    return plan.to_dict() | answer_json(plan.answer, steps=plan.steps)
+
+
+def _explain_job(planned: Planned) -> None:
+    from warpbeam.errors import UserError
+    from warpbeam.launch.begin import explain_request
+
+    lines = explain_request(planned)
+    if lines is None:
+        raise UserError(
+            "the model's shape is not known, so there is no sum to explain",
+            fix="give the numbers: `warpbeam plan --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256 ...`",
+            reason="unknown_model_family",
+        )
+    for line in lines:
+        say(line)
+
+
+def _show_passing(
+    passing: Passing, *, explain: Explain | None, scale: str | None, emit: Emit | None, json: bool
+) -> None:
+    from warpbeam.launch.ask import ask_json, ask_lines, ask_warnings, emit_deepspeed, explain_asked, scale_asked
+
+    if emit is not None:
+        print_json(emit_deepspeed(passing))
+        return
+    if scale is not None:
+        _show_scaling(scale_asked(passing, _sizes(scale)), json=json)
+        return
+    if json:
+        print_json(ask_json(passing))
+    elif explain is not None:
+        for line in explain_asked(passing):
+            say(line)
+    else:
+        _say_lines(ask_lines(passing))
+    for text in ask_warnings(passing):
+        warn(text)
+    if not passing.answer.chosen.fits:
+        raise typer.Exit(DOES_NOT_FIT)
+
+
+def _show_scaling(rows: list[Size], *, json: bool) -> None:
+    from warpbeam.plan.scaling import bars, table
+
+    if json:
+        print_json({"scaling": [row.to_dict() for row in rows]})
+        return
+    for line in table(rows):
+        say(line)
+    say("\nefficiency against the smallest size that fits:")
+    for line in bars(rows):
+        say(line)
+
+
+def _count(words: str | None) -> int | None:
+    """`8`; with a job the pool says of which kind."""
+    from warpbeam.errors import UserError
+
+    if words is None:
+        return None
+    if not words.isdigit() or int(words) < 1:
+        raise UserError(
+            f"--accelerators {words}: with a job file it is a number",
+            why="the pool says which accelerators they are",
+            fix="write for example `--accelerators 8`, and name the pool with --pool",
+            reason="bad_accelerators",
+        )
+    return int(words)
+
+
+def _sizes(words: str) -> list[int]:
+    from warpbeam.errors import UserError
+
+    parts = [part.strip() for part in words.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UserError(f"--scale {words} is no list of numbers", fix="write `--scale 8,16,32,64`", reason="bad_input")
+    return [int(part) for part in parts]
 
 
 def show_plan(plan: Plan) -> None:
     """The plan for people: one fact a line."""
-    for name, value in plan_lines(plan):
-        say(f"  {name:<12}{value}")
+    _say_lines(plan_lines(plan))
     for warning in plan.warnings:
         warn(warning)
     out.file.flush()
 
 
+def _say_lines(lines: Sequence[tuple[str, str]]) -> None:
+    for name, value in lines:
+        say(f"  {name:<14}{value}")
+
+
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     """(word, text) pairs."""
-    parameters = "?" if plan.parameters is None else _count(plan.parameters)
+    from warpbeam.plan.report import answer_lines
+    from warpbeam.plan.words import count_words
+
+    parameters = "?" if plan.parameters is None else count_words(plan.parameters)
     offload = "" if plan.offload == "none" else f", states in {plan.offload}"
     lines = [
         ("run", f"{plan.team}/{plan.run}"),
         ("method", f"{plan.method}, {parameters} parameters, {plan.precision}"),
         ("ranks", f"{plan.world_size} x {plan.accelerator}, {plan.strategy}{offload}"),
         ("batch", _batch(plan)),
-        ("step", f"{plan.tokens_per_step:,} tokens ({plan.global_batch} rows of {plan.seq_len})"),
+        ("tokens", f"{plan.tokens_per_step:,} a step ({plan.global_batch} rows of {plan.seq_len})"),
     ]
-    if plan.memory is not None:
-        memory = plan.memory
-        lines.append(("memory", f"{memory.total_gib:.2f} of {memory.available_gib:.1f} GiB for each rank (first sum)"))
+    if plan.answer is not None:
+        lines += answer_lines(plan.answer, steps=plan.steps, why=plan.why, open_choice=plan.was_open)
     return lines
 
 
@@ -78,10 +303,3 @@ def _batch(plan: Plan) -> str:
     parts = f"{plan.world_size} ranks x {plan.micro_batch} rows x {plan.accumulation} micro-batches"
     padding = plan.padded_batch - plan.global_batch
     return f"{plan.global_batch} rows = {parts}" + (f" - {padding} of zero weight" if padding else "")
-
-
-def _count(number: int) -> str:
-    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.3g}{unit}"
-    return str(number)

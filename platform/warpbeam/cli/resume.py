@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpbeam.cli.options import Accelerators, Json, Pool, RunName, Store, Team, open_runs
+from warpbeam.cli.options import Accelerators, Force, Json, Pool, RunName, Store, Team, open_runs
 from warpbeam.errors import UserError
 
 
@@ -12,6 +12,7 @@ def resume(
     pool: Pool = None,
     store: Store = None,
     accelerators: Accelerators = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Go on with a run from its newest checkpoint, with the job as the run has it."""
@@ -41,4 +42,4 @@ def resume(
     loaded = LoadedJob(job=job, path=root / "job.yaml", root=root, digest=digest(job))
     request = Request(loaded, load_pool(pool), accelerators)
     again = f"(or `warpbeam resume {view.run}`)"
-    carry_out(request, again, start_timeout_s=600.0, dry_run=False, yes=True, json=json)
+    carry_out(request, again, start_timeout_s=600.0, dry_run=False, yes=True, json=json, force=force)

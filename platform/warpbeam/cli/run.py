@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warpbeam.cli.options import Accelerators, JobFile, Json, Pool
+from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool
 from warpbeam.cli.output import note, print_json, say, warn
 from warpbeam.cli.plan import show_plan
 from warpbeam.errors import UnknownFate, WarpbeamError
@@ -33,6 +33,7 @@ def run(
     accelerators: Accelerators = None,
     fresh: Fresh = False,
     allow: Allow = None,
+    force: Force = False,
     start_timeout: Annotated[
         float, typer.Option("--start-timeout", metavar="SECONDS", help="How long ranks may wait for accelerators.")
     ] = 600.0,
@@ -52,18 +53,28 @@ def run(
 
     request = Request(load_job(job), load_pool(pool), accelerators, fresh, frozenset(allow or ()))
     with placing(job):
-        carry_out(request, str(job), start_timeout_s=start_timeout, dry_run=dry_run, yes=yes, json=json)
+        carry_out(request, str(job), start_timeout_s=start_timeout, dry_run=dry_run, yes=yes, json=json, force=force)
 
 
-def carry_out(request: Request, job_name: str, *, start_timeout_s: float, dry_run: bool, yes: bool, json: bool) -> None:
+def carry_out(
+    request: Request,
+    job_name: str,
+    *,
+    start_timeout_s: float,
+    dry_run: bool,
+    yes: bool,
+    json: bool,
+    force: bool = False,
+) -> None:
     """The part that `run` and `resume` share. Ends by raising the exit code."""
-    from warpbeam.launch.begin import open_run, plan_request
+    from warpbeam.launch.begin import open_run, plan_request, refuse_what_cannot_fit
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.same_name import Finished
 
     planned = plan_request(request, on_doubt=warn)
     if not json:
         show_plan(planned.plan)
+    refuse_what_cannot_fit(planned.plan, force=force)
     threading.Thread(target=_import_ray, daemon=True).start()
     opened = open_run(planned, fresh=request.fresh, allowed=request.allowed)
     if isinstance(opened.decision, Finished):

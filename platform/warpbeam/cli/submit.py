@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warpbeam.cli.options import Accelerators, JobFile, Json, Pool
+from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool
 from warpbeam.cli.output import note, out, print_json, print_table, say, size, warn
 from warpbeam.cli.plan import show_plan
 from warpbeam.cli.run import Allow, Fresh
@@ -31,6 +31,7 @@ def submit(
     accelerators: Accelerators = None,
     fresh: Fresh = False,
     allow: Allow = None,
+    force: Force = False,
     working_dir: Annotated[
         Path | None,
         typer.Option("--working-dir", metavar="DIR", help="What is sent. Default: this folder, or the job's own."),
@@ -44,7 +45,7 @@ def submit(
     The plan and your own code are checked here first; the working folder travels along. Exits as the job does.
     """
     from warpbeam.job import load_job
-    from warpbeam.launch.begin import Request, plan_request
+    from warpbeam.launch.begin import Request, plan_request, refuse_what_cannot_fit
     from warpbeam.launch.bundle import check_data_travels, pack, read_folder
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.ray_jobs import RayJobs
@@ -58,11 +59,14 @@ def submit(
         check_own_code(loaded.job, loaded.root)
     root = (working_dir or _default_root(loaded.root)).resolve()
     options = [*(["--accelerators", str(accelerators)] if accelerators else []), *(["--fresh"] if fresh else [])]
+    options += ["--force"] if force else []
     options += [text for key in allow or () for text in ("--allow", key)]
     entrypoint = shlex.join(["warpbeam", "run", _relative(loaded.path, root), "--yes", *options])
     contents = read_folder(root)
     if not json:
         show_plan(plan)
+    refuse_what_cannot_fit(plan, force=force)
+    if not json:
         _show_contents(contents)
     check_data_travels(contents, loaded.job, loaded.root)
     if not dry_run:

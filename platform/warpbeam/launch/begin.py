@@ -7,15 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from warpbeam.checkpoint.log import AlreadyRunning, newest_claim
-from warpbeam.errors import InfraError
+from warpbeam.errors import InfraError, UserError
 from warpbeam.job import Job, LoadedJob, parse_job
+from warpbeam.launch.calibration import read_correction
+from warpbeam.launch.count_rows import estimate_rows
 from warpbeam.launch.model_config import read_model_config
 from warpbeam.launch.same_name import Begin, Finished, GoOn, decide, next_name
+from warpbeam.launch.same_plan import as_chosen
 from warpbeam.plan.compare import Change, compare_jobs
-from warpbeam.plan.plan import Plan, make_plan
-from warpbeam.pool import LoadedPool
+from warpbeam.plan.explain import explain_memory
+from warpbeam.plan.forecast import Forecast
+from warpbeam.plan.machine import machine_of
+from warpbeam.plan.plan import Plan, make_plan, plan_setup
+from warpbeam.plan.scaling import Size, scaling
+from warpbeam.pool import LoadedPool, Pool
 from warpbeam.record.states import RunState
 from warpbeam.record.view import RunView
 from warpbeam.storage import ObjectStore, StorageConfig, open_store
@@ -44,6 +52,7 @@ class Planned:
     pool: LoadedPool
     plan: Plan
     storage: StorageConfig
+    model_config: dict[str, Any] | None = None
 
 
 def plan_request(request: Request, on_doubt: Callable[[str], None] = lambda text: None) -> Planned:
@@ -54,9 +63,54 @@ def plan_request(request: Request, on_doubt: Callable[[str], None] = lambda text
         config = read_model_config(job, request.job.root, storage)
     except InfraError as error:
         config = None
-        on_doubt(f"{error.what}: parameters and memory are not in the plan")
-    plan = make_plan(job, pool, world_size=request.accelerators, model_config=config)
-    return Planned(job, request.job.root, request.job.digest, request.pool, plan, storage)
+        on_doubt(f"{error.what}: parameters, memory and time are not in the plan")
+    plan = _make(job, request.job.root, pool, request.accelerators, config)
+    return Planned(job, request.job.root, request.job.digest, request.pool, plan, storage, config)
+
+
+def _make(
+    job: Job, root: Path, pool: Pool, ranks: int | None, config: dict[str, Any] | None, *, elastic: bool = False
+) -> Plan:
+    correction = read_correction(pool.name, pool.accelerator.kind)
+    rows = estimate_rows(job, root) if job.train.epochs is not None else None
+    return make_plan(
+        job, pool, world_size=ranks, model_config=config, elastic=elastic, correction=correction, rows=rows
+    )
+
+
+def scale_request(planned: Planned, sizes: list[int]) -> list[Size]:
+    """The job at each size, the same global batch; rows of zero weight where it does not divide."""
+    job = planned.job
+
+    def at(count: int) -> Forecast | None:
+        found = _make(job, planned.root, planned.pool.pool, count, planned.model_config, elastic=True)
+        return found.answer.chosen if found.answer else None
+
+    return scaling(sizes, planned.plan.tokens_per_step, at)
+
+
+def explain_request(planned: Planned) -> list[str] | None:
+    """The plan's memory sum written out; None where the model is not known."""
+    plan, pool = planned.plan, planned.pool.pool
+    setup = plan_setup(planned.job, pool, plan, planned.model_config)
+    if setup is None:
+        return None
+    machine = machine_of(pool, plan.world_size)
+    return explain_memory(setup, machine, read_correction(pool.name, pool.accelerator.kind))
+
+
+def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
+    """Raise UserError before anything is spent on a plan whose expected peak is more than there is."""
+    if force or not plan.cannot_fit or plan.answer is None:
+        return
+    now, ways = plan.answer.chosen, plan.answer.would_fit
+    fix = f"{ways[0].text} would fit; " if ways else ""
+    raise UserError(
+        f"it cannot fit: a rank needs {now.memory_gib:.1f} GiB, there are {now.available_gib:.1f}",
+        why="the plan above shows what takes it",
+        fix=f"{fix}--force starts it all the same",
+        reason="does_not_fit",
+    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +145,21 @@ def open_run(planned: Planned, *, fresh: bool, allowed: Collection[str]) -> Open
     if state is not None and not state.ended:
         raise _already_running(view, state)
     changes = _changes(view, planned.job) if state is not None else []
-    return Opened(planned, store, view, decide(planned.job.name, state, changes, allowed))
+    decision = decide(planned.job.name, state, changes, allowed)
+    if isinstance(decision, GoOn):
+        planned = _as_before(planned, view)
+    return Opened(planned, store, view, decision)
+
+
+def _as_before(planned: Planned, view: RunView) -> Planned:
+    """At the same size a run goes on with what its plan chose: another micro-batch or strategy, from a calibration or
+    a newer version, would change the order of sums, and it would not be the run it would have been."""
+    facts = next((found for attempt in reversed(view.attempts()) if (found := view.facts(attempt))), None)
+    pinned = as_chosen(planned.job, facts["plan"], planned.plan.world_size) if facts else planned.job
+    if pinned is planned.job:
+        return planned
+    plan = _make(pinned, planned.root, planned.pool.pool, planned.plan.world_size, planned.model_config)
+    return replace(planned, plan=plan)
 
 
 def stored_job(view: RunView) -> tuple[Job, Path] | None:

@@ -1,7 +1,7 @@
 """A model's shape and exact parameter count from its Hugging Face config.json, without building it.
 
 The counts equal what transformers builds (tests/unit/plan/test_model_shape.py builds each family on the meta device);
-what a config leaves out takes the family's default in transformers.
+what a config leaves out takes the family's default in transformers (plan/families.py).
 """
 
 from __future__ import annotations
@@ -11,124 +11,35 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warpbeam.errors import UserError
+from warpbeam.plan.families import CONFIG_KEYS, FAMILIES, Family
 
+__all__ = [
+    "CONFIG_KEYS",
+    "FAMILIES",
+    "ModelShape",
+    "flops_per_token",
+    "flops_per_token_6n",
+    "given_shape",
+    "is_known",
+    "model_shape",
+]
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """What distinguishes one architecture's parameters from another's. None for a bias: the config says."""
-
-    defaults: Mapping[str, Any]
-    gated: bool = True  # three matrices in the MLP, else two
-    norms: int = 2  # in a layer, each of hidden_size
-    norm_bias: bool = False
-    qkv_bias: bool | None = False
-    out_bias: bool | None = False
-    mlp_bias: bool | None = False
-    head_bias: bool = False
-    qk_norm: bool = False
-    learned_positions: bool = False
-    grouped: bool = True  # keys and values may have fewer heads than queries
-    fixed_head_dim: int | None = None  # where it does not follow from hidden_size / heads
-    names: Mapping[str, str] | None = None  # our name -> the config's, where it differs
-
-
-def _sizes(
-    vocab: int, hidden: int, layers: int, heads: int, kv_heads: int | None, intermediate: int | None
-) -> dict[str, Any]:
-    return {
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": intermediate,
-    }
-
-
-_GEMMA2: Final = _sizes(256_000, 2304, 26, 8, 4, 9216) | {"tie_word_embeddings": True}
-
-FAMILIES: Final[dict[str, Family]] = {
-    "llama": Family(defaults=_sizes(32_000, 4096, 32, 32, None, 11_008), qkv_bias=None, out_bias=None, mlp_bias=None),
-    "mistral": Family(defaults=_sizes(32_000, 4096, 32, 32, 8, 14_336)),
-    "mixtral": Family(
-        defaults=_sizes(32_000, 4096, 32, 32, 8, 14_336) | {"num_local_experts": 8, "num_experts_per_tok": 2}
-    ),
-    "qwen2": Family(defaults=_sizes(151_936, 4096, 32, 32, 32, 22_016), qkv_bias=True),
-    "qwen3": Family(
-        defaults=_sizes(151_936, 4096, 32, 32, 32, 22_016),
-        qkv_bias=None,
-        out_bias=None,
-        qk_norm=True,
-        fixed_head_dim=128,
-    ),
-    "gemma": Family(
-        defaults=_sizes(256_000, 3072, 28, 16, 16, 24_576) | {"tie_word_embeddings": True},
-        qkv_bias=None,
-        out_bias=None,
-        fixed_head_dim=256,
-    ),
-    "gemma2": Family(defaults=_GEMMA2, norms=4, qkv_bias=None, out_bias=None, fixed_head_dim=256),
-    "gemma3_text": Family(
-        defaults=_GEMMA2 | {"vocab_size": 262_208},
-        norms=4,
-        qkv_bias=None,
-        out_bias=None,
-        qk_norm=True,
-        fixed_head_dim=256,
-    ),
-    "phi": Family(
-        defaults=_sizes(51_200, 2048, 24, 32, None, 8192),
-        gated=False,
-        norms=1,
-        norm_bias=True,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        head_bias=True,
-    ),
-    "phi3": Family(defaults=_sizes(32_064, 3072, 32, 32, None, 8192)),
-    "gpt2": Family(
-        defaults=_sizes(50_257, 768, 12, 12, None, None)
-        | {"tie_word_embeddings": True, "max_position_embeddings": 1024},
-        gated=False,
-        norm_bias=True,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        learned_positions=True,
-        grouped=False,
-        names={
-            "hidden_size": "n_embd",
-            "num_hidden_layers": "n_layer",
-            "num_attention_heads": "n_head",
-            "intermediate_size": "n_inner",
-            "max_position_embeddings": "n_positions",
-        },
-    ),
-    "gpt_neox": Family(
-        defaults=_sizes(50_432, 6144, 44, 64, None, 24_576) | {"attention_bias": True},
-        gated=False,
-        norm_bias=True,
-        qkv_bias=None,
-        out_bias=None,
-        mlp_bias=True,
-        grouped=False,
-    ),
+NEEDED: Final = {  # of a model that belongs to no family we know: our word -> what it is
+    "layers": "number of layers",
+    "hidden": "width of the residual stream",
+    "heads": "attention heads",
+    "ffn": "width of the MLP (of one expert)",
+    "vocab": "vocabulary entries",
 }
-
-
-# Keys of a config.json that decide a model, over all families: to find a misspelt one.
-CONFIG_KEYS: Final = (
-    *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "max_position_embeddings", "tie_word_embeddings", "hidden_act"),
-    *("hidden_activation", "activation_function", "initializer_range", "use_cache", "architectures", "torch_dtype"),
-    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_scaling"),
-    *("rope_parameters", "rotary_pct", "rotary_emb_base", "partial_rotary_factor", "attention_bias", "mlp_bias"),
-    *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "resid_dropout"),
-    *("embd_dropout", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "qk_layernorm"),
-    *("num_local_experts", "num_experts_per_tok", "bos_token_id", "eos_token_id", "pad_token_id"),
-    *("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "n_ctx"),
-)
+OPTIONAL: Final = {
+    "kv_heads": "heads of keys and values (default: heads)",
+    "head_dim": "width of one head (default: hidden / heads)",
+    "gated": "1 where the MLP has three matrices (default), 0 where it has two",
+    "tied": "1 where embedding and output share their weights (default: 0)",
+    "experts": "experts of a layer (default: 1)",
+    "experts_per_token": "experts one token uses (default: 1)",
+    "params": "all parameters, when it is known better than this sum",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +47,15 @@ class ModelShape:
     """Sizes of a causal language model.
 
     Attributes:
+        head_dim: of queries, keys and values; their mean where keys and values differ (MLA).
+        intermediate_size: width of the MLP, or of one expert.
         parameters: all of them, a tied embedding once.
         positions: the longest sequence it is made for (max_position_embeddings); None where the config does not say.
         learned_positions: each position has a parameter, so a longer sequence is impossible rather than unwise.
         active_parameters: those one token passes through (fewer in a mixture of experts).
-        layer_parameters: of one layer, experts included: what ZeRO-3 gathers at a time.
+        layer_parameters: of one layer (one with experts, all of them included): what ZeRO-3 gathers at a time.
+        shared_intermediate_size: width of the expert that every token uses beside its own; 0 where there is none.
+        dense_layers: layers of a mixture of experts that have one plain MLP instead.
     """
 
     family: str
@@ -160,6 +75,8 @@ class ModelShape:
     parameters: int
     active_parameters: int
     layer_parameters: int
+    shared_intermediate_size: int = 0
+    dense_layers: int = 0
 
     @property
     def query_size(self) -> int:
@@ -180,33 +97,29 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     if not is_known(config):
         raise UserError(
             f"the planner does not know the model family {config.get('model_type')!r}",
-            fix=f"it knows {', '.join(FAMILIES)}",
+            why=f"it knows {', '.join(FAMILIES)}",
+            fix=f"give the numbers it needs: `warpbeam plan --model {_inline_example()} ...`",
             reason="unknown_model_family",
         )
     family = FAMILIES[config["model_type"]]
     get = _Getter(config, family)
     hidden, heads = get.size("hidden_size"), get.size("num_attention_heads")
-    kv_heads = get.size("num_key_value_heads", default=heads) if family.grouped else heads
-    head_dim = get.size("head_dim", default=family.fixed_head_dim or hidden // heads)
-    if "head_dim" not in config and family.fixed_head_dim is None and hidden % heads:
-        raise _impossible(
-            "hidden_size", hidden, f"a multiple of num_attention_heads ({heads})", hidden // heads * heads or heads
-        )
+    kv_heads = _kv_heads(get, family, heads)
+    head_dim = _head_dim(get, family, hidden, heads)
     if heads % kv_heads:
         raise _impossible("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})", heads)
-    intermediate = get.size("intermediate_size", default=4 * hidden)
-    experts = get.size("num_local_experts", default=1) if "num_local_experts" in family.defaults else 1
-    experts_per_token = get.size("num_experts_per_tok") if experts > 1 else 1
-
-    attention = _attention(get, family, hidden, heads * head_dim, kv_heads * head_dim, head_dim)
-    mlp = _mlp(get, family, hidden, intermediate)
-    norm = hidden * (2 if family.norm_bias else 1)
-    router = experts * hidden if experts > 1 else 0
-    layer = attention + router + family.norms * norm
+    attention = (
+        _latent_attention(get, family, hidden, heads)
+        if family.latent_attention
+        else _attention(get, family, hidden, heads * head_dim, kv_heads * head_dim, head_dim)
+    )
+    norm = 0 if get.value("layer_norm_elementwise_affine") is False else hidden * (2 if family.norm_bias else 1)
+    outer = attention + _norms(get, family) * norm
+    mixture = _Mixture(get, family, hidden)
     layers, vocab, tied = get.size("num_hidden_layers"), get.size("vocab_size"), get.flag("tie_word_embeddings")
-    outside = vocab * hidden * (1 if tied else 2) + norm + (vocab if family.head_bias else 0)
-    if family.learned_positions:
-        outside += get.size("max_position_embeddings") * hidden
+    dense = mixture.dense_layers(layers)
+    outside = _outside(get, family, hidden, vocab, tied, norm)
+    apart = outside + layers * outer + dense * mixture.dense_mlp
     return ModelShape(
         family=config["model_type"],
         vocab_size=vocab,
@@ -215,17 +128,61 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        intermediate_size=intermediate,
+        intermediate_size=mixture.width,
         tied=tied,
         positions=get.size("max_position_embeddings") if get.value("max_position_embeddings") is not None else None,
         learned_positions=family.learned_positions,
-        experts=experts,
-        experts_per_token=experts_per_token,
+        experts=mixture.experts,
+        experts_per_token=mixture.per_token,
         gated=family.gated,
-        parameters=outside + layers * (layer + experts * mlp),
-        active_parameters=outside + layers * (layer + experts_per_token * mlp),
-        layer_parameters=layer + experts * mlp,
+        parameters=apart + (layers - dense) * mixture.parameters(mixture.experts),
+        active_parameters=apart + (layers - dense) * mixture.parameters(mixture.per_token),
+        layer_parameters=outer + (mixture.parameters(mixture.experts) if dense < layers else mixture.dense_mlp),
+        shared_intermediate_size=mixture.shared_width,
+        dense_layers=dense if mixture.experts > 1 else 0,
     )
+
+
+def given_shape(numbers: Mapping[str, float]) -> ModelShape:
+    """A shape from its numbers alone (NEEDED and OPTIONAL), counted as a Llama of these sizes: no biases, RMS norms.
+
+    Raises UserError naming what is missing, unknown or impossible.
+    """
+    if lacking := [name for name in NEEDED if name not in numbers]:
+        raise UserError(
+            f"the shape lacks {', '.join(lacking)}",
+            why="; ".join(f"{name}: {NEEDED[name]}" for name in lacking),
+            fix=f"write for example `{_inline_example()}`",
+            reason="bad_model_shape",
+        )
+    if unknown := [name for name in numbers if name not in NEEDED and name not in OPTIONAL]:
+        known = ", ".join([*NEEDED, *OPTIONAL])
+        raise UserError(f"a shape has no {', '.join(unknown)}", fix=f"it has {known}", reason="bad_model_shape")
+    sizes = {name: int(value) for name, value in numbers.items()}
+    config = {
+        "model_type": "mixtral" if sizes.get("experts", 1) > 1 else "llama",
+        "vocab_size": sizes["vocab"],
+        "hidden_size": sizes["hidden"],
+        "num_hidden_layers": sizes["layers"],
+        "num_attention_heads": sizes["heads"],
+        "num_key_value_heads": sizes.get("kv_heads", sizes["heads"]),
+        "intermediate_size": sizes["ffn"],
+        "tie_word_embeddings": bool(sizes.get("tied", 0)),
+    }
+    config |= {"head_dim": sizes["head_dim"]} if "head_dim" in sizes else {}
+    if sizes.get("experts", 1) > 1:
+        config |= {"num_local_experts": sizes["experts"], "num_experts_per_tok": sizes.get("experts_per_token", 1)}
+    counted = model_shape(config)
+    plain = 0 if sizes.get("gated", 1) else counted.hidden_size * counted.intermediate_size  # one matrix less
+    less = {
+        "parameters": counted.parameters - counted.layers * counted.experts * plain,
+        "active_parameters": counted.active_parameters - counted.layers * counted.experts_per_token * plain,
+        "layer_parameters": counted.layer_parameters - counted.experts * plain,
+    }
+    scale = sizes["params"] / less["parameters"] if "params" in sizes else 1.0
+    counts = {name: round(value * scale) for name, value in less.items()}
+    kept = {name: getattr(counted, name) for name in counted.__dataclass_fields__ if name not in counts}
+    return ModelShape(**kept | counts | {"family": "given", "gated": not plain})
 
 
 def flops_per_token_6n(shape: ModelShape) -> int:
@@ -242,11 +199,50 @@ def flops_per_token(shape: ModelShape, seq_len: int) -> int:
     return flops_per_token_6n(shape) + 12 * shape.layers * shape.query_size * seq_len
 
 
+def _kv_heads(get: _Getter, family: Family, heads: int) -> int:
+    if not family.grouped or family.latent_attention:
+        return heads
+    if get.flag("multi_query") and not get.flag("new_decoder_architecture"):
+        return 1  # falcon
+    return get.size("num_key_value_heads", default=heads)
+
+
+def _head_dim(get: _Getter, family: Family, hidden: int, heads: int) -> int:
+    if family.latent_attention:
+        key = get.size("qk_nope_head_dim") + get.size("qk_rope_head_dim")
+        return (key + get.size("v_head_dim")) // 2
+    if get.value("head_dim") is None and family.fixed_head_dim is None and hidden % heads:
+        below = hidden // heads * heads or heads
+        raise _impossible("hidden_size", hidden, f"a multiple of num_attention_heads ({heads})", below)
+    return get.size("head_dim", default=family.fixed_head_dim or hidden // heads)
+
+
+def _norms(get: _Getter, family: Family) -> int:
+    """Norms of a layer; falcon's parallel attention shares one with the MLP, unless the config asks for two."""
+    if not get.flag("parallel_attn"):
+        return family.norms
+    twice = get.value("num_ln_in_parallel_attn") in (2, None) and get.flag("new_decoder_architecture")
+    return 2 if twice else 1
+
+
+def _outside(get: _Getter, family: Family, hidden: int, vocab: int, tied: bool, norm: int) -> int:
+    """Embeddings, positions, the last norm and the output."""
+    narrow = get.size("word_embed_proj_dim", default=hidden)
+    count = vocab * narrow * (1 if tied else 2) + (vocab if family.head_bias else 0)
+    if narrow != hidden:
+        count += 2 * narrow * hidden
+    if get.value("do_layer_norm_before") is not False:  # post-norm models (OPT-350M) end with their last layer's
+        count += norm
+    if family.learned_positions:
+        count += (get.size("max_position_embeddings") + family.extra_positions) * hidden
+    return count
+
+
 def _attention(get: _Getter, family: Family, hidden: int, query: int, kv: int, head_dim: int) -> int:
     count = hidden * (query + 2 * kv) + query * hidden
-    if get.bias(family.qkv_bias, "attention_bias"):
+    if get.bias(family.qkv_bias, family.bias_key):
         count += query + 2 * kv
-    if get.bias(family.out_bias, "attention_bias"):
+    if get.bias(family.out_bias, family.bias_key):
         count += hidden
     if family.qk_norm:
         count += 2 * head_dim
@@ -255,12 +251,63 @@ def _attention(get: _Getter, family: Family, hidden: int, query: int, kv: int, h
     return count
 
 
-def _mlp(get: _Getter, family: Family, hidden: int, intermediate: int) -> int:
+def _latent_attention(get: _Getter, family: Family, hidden: int, heads: int) -> int:
+    """MLA: down to a latent, its norm, up to the heads; keys' rotary part beside it (DeepSeek-V2, section 2.1)."""
+    nope, rope, value = get.size("qk_nope_head_dim"), get.size("qk_rope_head_dim"), get.size("v_head_dim")
+    latent, biased = get.size("kv_lora_rank"), get.bias(family.qkv_bias, family.bias_key)
+    key = heads * (nope + rope)
+    down = latent + rope
+    count = hidden * down + latent + latent * heads * (nope + value) + heads * value * hidden
+    count += (down + hidden) if biased else 0
+    if get.value("q_lora_rank") is None:
+        return count + hidden * key
+    rank = get.size("q_lora_rank")
+    return count + hidden * rank + rank + rank * key + (rank if biased else 0)
+
+
+def _mlp(get: _Getter, family: Family, hidden: int, intermediate: int, *, biases: bool = True) -> int:
     wide = 2 if family.gated else 1
     count = (wide + 1) * hidden * intermediate
-    if get.bias(family.mlp_bias, "mlp_bias"):
+    key = family.bias_key if family.bias_key in ("enable_bias", "bias") else "mlp_bias"
+    if biases and get.bias(family.mlp_bias, key):
         count += wide * intermediate + hidden
     return count
+
+
+class _Mixture:
+    """The MLPs of the layers: one, or experts with a router and perhaps one that every token uses."""
+
+    def __init__(self, get: _Getter, family: Family, hidden: int) -> None:
+        wide = get.size("intermediate_size", default=4 * hidden)
+        self._get, self._family = get, family
+        self.dense_mlp = _mlp(get, family, hidden, wide)
+        self.experts = get.size("num_local_experts") if family.experts != "none" else 1
+        self.per_token = get.size("num_experts_per_tok") if self.experts > 1 else 1
+        self.width = get.size("moe_intermediate_size", default=wide) if family.experts != "none" else wide
+        self.shared_width = 0
+        self._beside = hidden * self.experts if family.experts != "none" else 0  # the router
+        if family.experts == "shared":
+            own = get.value("n_shared_experts")
+            self.shared_width = own * self.width if own is not None else get.size("shared_expert_intermediate_size")
+            self._beside += _mlp(get, family, hidden, self.shared_width)
+            self._beside += hidden if own is None else 0  # qwen2_moe weighs its shared expert by a gate
+        self._expert = _mlp(get, family, hidden, self.width, biases=family.experts == "none")
+        if family.experts == "all" and self.experts == 1:
+            self._beside = hidden
+
+    def parameters(self, experts: int) -> int:
+        """Of one layer's MLPs, `experts` of them counted."""
+        return self._beside + experts * self._expert
+
+    def dense_layers(self, layers: int) -> int:
+        """Layers without experts; all of them in a dense model."""
+        if self._family.experts == "none":
+            return layers
+        first = self._get.value("first_k_dense_replace")
+        if first is not None:
+            return min(int(first), layers)
+        plain, every = set(self._get.value("mlp_only_layers") or ()), self._get.value("decoder_sparse_step") or 1
+        return sum(1 for layer in range(layers) if layer in plain or (layer + 1) % every)
 
 
 def _impossible(key: str, value: object, wanted: str, write: object) -> UserError:
@@ -269,6 +316,10 @@ def _impossible(key: str, value: object, wanted: str, write: object) -> UserErro
         fix=f"write for example `{key}: {write}`",
         reason="bad_model_shape",
     )
+
+
+def _inline_example() -> str:
+    return "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
 class _Getter:

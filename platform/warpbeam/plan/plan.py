@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
 from warpbeam.errors import UserError
 from warpbeam.job import Job, Range
-from warpbeam.plan.batch import accumulation_steps, largest_micro_batch, legal_world_sizes, nearest_multiples
+from warpbeam.plan.answer import Answer, Question, answer
+from warpbeam.plan.batch import accumulation_steps, legal_world_sizes, nearest_multiples
+from warpbeam.plan.correction import Correction
 from warpbeam.plan.deepspeed_config import deepspeed_config
-from warpbeam.plan.memory import MemorySum, memory_sum
+from warpbeam.plan.forecast import memory_of
+from warpbeam.plan.job_choice import Chosen, choose_for_job
+from warpbeam.plan.machine import Machine, machine_of
+from warpbeam.plan.memory import MemorySum
 from warpbeam.plan.model_shape import ModelShape, is_known, model_shape
+from warpbeam.plan.setup import Layout, Recipe, Setup, Sharding
 from warpbeam.pool import Pool
 
 PLAN_SCHEMA: Final = "warpbeam/plan/v1"
-
-# Tokens in one micro-batch beyond which a rank gains nothing more: its matrices are large enough.
-ENOUGH_TOKENS: Final = {"cpu": 4096, "gpu": 16_384}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,11 @@ class Plan:
         parameters: None where the model is not known yet (weights not read, or an unknown family).
         deepspeed: the config exactly as the engine gets it; None for ddp.
         legal_world_sizes: those of the pool that share the global batch without padding.
+        steps: optimizer steps to the end; None while nobody has counted the data.
+        answer: memory and time in parts, why this was chosen, what else would do; None where the model is not known.
+        activation_checkpointing: activations are computed again in the backward pass.
+        why: what decided the strategy, in words.
+        was_open: the job left something of it to the plan.
     """
 
     run: str
@@ -50,25 +58,42 @@ class Plan:
     memory: MemorySum | None
     legal_world_sizes: tuple[int, ...]
     warnings: tuple[str, ...]
+    steps: int | None = None
+    answer: Answer | None = None
+    activation_checkpointing: bool = False
+    why: str = "as the job says"
+    was_open: bool = False
 
     @property
     def padded_batch(self) -> int:
         """Rows in an optimizer step with those of zero weight (more than global_batch only at an elastic size)."""
         return self.world_size * self.micro_batch * self.accumulation
 
+    @property
+    def fits(self) -> bool | None:
+        """Whether the promise holds: the expected peak and its margin; None where memory is not known."""
+        return None if self.answer is None else self.answer.chosen.fits
+
+    @property
+    def cannot_fit(self) -> bool:
+        """No promise holds, and it will more likely run out of memory than not."""
+        return self.answer is not None and not self.answer.chosen.fits and not self.answer.chosen.likely
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` reads it back."""
-        value = asdict(self) | {"schema": PLAN_SCHEMA, "memory": self.memory.to_dict() if self.memory else None}
+        value = {field.name: getattr(self, field.name) for field in fields(self)}
+        value |= {"schema": PLAN_SCHEMA, "memory": self.memory.to_dict() if self.memory else None}
+        value |= {"answer": self.answer.to_dict() if self.answer else None}
         return value | {"legal_world_sizes": list(self.legal_world_sizes), "warnings": list(self.warnings)}
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Plan:
-        known = {field.name: value[field.name] for field in fields(cls)}
-        memory = MemorySum.from_dict(value["memory"]) if value["memory"] else None
+        known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
         return cls(
             **known
             | {
-                "memory": memory,
+                "memory": MemorySum.from_dict(value["memory"]) if value["memory"] else None,
+                "answer": Answer.from_dict(value["answer"]) if value.get("answer") else None,
                 "legal_world_sizes": tuple(value["legal_world_sizes"]),
                 "warnings": tuple(value["warnings"]),
             }
@@ -82,6 +107,8 @@ def make_plan(
     world_size: int | None = None,
     model_config: dict[str, Any] | None = None,
     elastic: bool = False,
+    correction: Correction | None = None,
+    rows: int | None = None,
 ) -> Plan:
     """Work out how `job` runs on `pool`. Pure.
 
@@ -89,39 +116,94 @@ def make_plan(
         world_size: the launcher's, which wins over the job's (torchrun 2 on a 16-GPU job is planned as 2).
         model_config: config.json of a model the job names by path, where the caller has read it.
         elastic: a size that came about by failure or growth: padding is allowed.
+        correction: what finished runs on this pool taught.
+        rows: of one epoch, where somebody has counted or estimated them.
 
     Raises:
-        UserError: the pool has too few accelerators or the batch does not divide; with the nearest legal values.
+        UserError: the pool has too few accelerators, one that the catalogue lacks, or the batch does not divide; with
+            the nearest legal values.
     """
     ranks = world_size if world_size is not None else asked_world_size(job, pool)
     precision = _precision(job, pool)
     config = None if job.code.model else model_config if model_config is not None else scratch_config(job)
     shape = model_shape(config) if config is not None and is_known(config) else None
     _check_positions(job, shape)
-    micro_batch = _micro_batch(job, pool, ranks, precision, shape, elastic=elastic)
-    accumulation = accumulation_steps(job.train.global_batch, ranks, micro_batch)
-    memory = _memory(job, pool, ranks, precision, shape, micro_batch)
-    strategy, offload = job.parallelism.strategy, job.parallelism.offload
+    fixed = job.parallelism.micro_batch
+    if not elastic and job.train.global_batch % (ranks * (fixed or 1)):
+        raise _does_not_divide(job, pool, ranks)
+    machine = machine_of(pool, ranks)
+    chosen = choose_for_job(job, machine, precision, shape, may_pad=elastic, correction=correction)
+    found = _answer(chosen, machine, correction) if chosen.setup is not None else None
+    accumulation = accumulation_steps(job.train.global_batch, ranks, chosen.micro_batch)
+    memory = memory_of(chosen.setup, machine) if chosen.setup is not None else None
     return Plan(
         run=job.name,
         team=job.team,
         method=job.recipe or job.train.method,
         accelerator=pool.accelerator.kind,
         world_size=ranks,
-        strategy=strategy,
-        offload=offload,
+        strategy=chosen.strategy,
+        offload=chosen.offload,
         precision=precision,
-        micro_batch=micro_batch,
+        micro_batch=chosen.micro_batch,
         accumulation=accumulation,
         global_batch=job.train.global_batch,
         seq_len=job.data.seq_len,
         tokens_per_step=job.train.global_batch * job.data.seq_len,
         parameters=shape.parameters if shape else None,
-        deepspeed=None if strategy == "ddp" else _deepspeed(job, pool, ranks, precision, micro_batch, accumulation),
+        deepspeed=None if chosen.strategy == "ddp" else _deepspeed(job, pool, ranks, precision, chosen, accumulation),
         memory=memory,
-        legal_world_sizes=legal_world_sizes(job.train.global_batch, job.parallelism.micro_batch, pool.max_ranks),
-        warnings=tuple(_warnings(job, pool, ranks, precision, config, shape, memory)),
+        legal_world_sizes=legal_world_sizes(job.train.global_batch, fixed, pool.max_ranks),
+        warnings=tuple(_warnings(job, pool, machine, precision, config, shape, found)),
+        steps=total_steps(job, rows),
+        answer=found,
+        activation_checkpointing=chosen.checkpointing,
+        why=chosen.why,
+        was_open=chosen.was_open,
     )
+
+
+def plan_setup(job: Job, pool: Pool, plan: Plan, model_config: dict[str, Any] | None) -> Setup | None:
+    """The plan as a setup to predict; None where the model is not known."""
+    config = None if job.code.model else model_config if model_config is not None else scratch_config(job)
+    if config is None or not is_known(config):
+        return None
+    machine = machine_of(pool, plan.world_size)
+    layout = Layout(
+        accelerators=plan.world_size,
+        per_node=machine.per_node,
+        sharding=cast(Sharding, plan.strategy),
+        offload=cast(Literal["none", "cpu", "nvme"], plan.offload),
+        offload_parameters=plan.offload != "none" and plan.strategy == "zero3",
+        stack="hf" if plan.strategy == "ddp" else "deepspeed",
+    )
+    recipe = Recipe(
+        seq_len=plan.seq_len,
+        micro_batch=plan.micro_batch,
+        global_batch=plan.padded_batch,
+        precision=plan.precision,
+        checkpointing="full" if plan.activation_checkpointing else "none",
+    )
+    return Setup(shape=model_shape(config), layout=layout, recipe=recipe)
+
+
+def total_steps(job: Job, rows: int | None) -> int | None:
+    """Optimizer steps to the end; None where only the data can say. The last step of a run may be cut short."""
+    by_epochs = None
+    if job.train.epochs is not None and rows is not None:
+        by_epochs = max(1, int(job.train.epochs * rows / job.train.global_batch))
+    if job.train.epochs is not None and by_epochs is None and job.train.max_steps is None:
+        return None
+    return min(limit for limit in (job.train.max_steps, by_epochs) if limit is not None)
+
+
+def _answer(chosen: Chosen, machine: Machine, correction: Correction | None) -> Answer:
+    setup = chosen.setup
+    assert setup is not None
+    question = Question(
+        shape=setup.shape, recipe=setup.recipe, machine=machine, space=chosen.space, correction=correction
+    )
+    return answer(question, setup)
 
 
 def asked_world_size(job: Job, pool: Pool) -> int:
@@ -180,25 +262,31 @@ def _precision(job: Job, pool: Pool) -> Literal["fp32", "bf16"]:
 def _warnings(
     job: Job,
     pool: Pool,
-    ranks: int,
+    machine: Machine,
     precision: str,
     config: dict[str, Any] | None,
     shape: ModelShape | None,
-    memory: MemorySum | None,
+    found: Answer | None,
 ) -> Iterator[str]:
     """What works, but not as well as it looks."""
-    cores = pool.accelerators
+    cores, ranks = pool.accelerators, machine.accelerators
     if pool.is_cpu and ranks > cores:
         yield f"{ranks} ranks share {cores} CPU cores: it works, but no faster than {cores}"
     if precision == "bf16" and pool.is_cpu:
         yield "bf16 on CPUs is slower than fp32 on most of them"
+    if precision == "bf16" and not pool.is_cpu and not machine.chip.peak_bf16:
+        yield f"{machine.chip.name} has no bf16 units: write `precision: fp32`"
     if config is not None and not is_known(config):
-        yield f"the planner does not know the model family {config.get('model_type')!r}: memory is not summed"
+        family = config.get("model_type")
+        yield (
+            f"the planner does not know the model family {family!r}: memory and time are not in the plan "
+            "(`warpbeam plan --model layers=32,hidden=4096,...` asks by its numbers)"
+        )
     if shape and shape.positions and job.data.seq_len > shape.positions:
         yield f"seq_len {job.data.seq_len} is longer than the model's max_position_embeddings ({shape.positions})"
-    if memory is not None and not memory.fits:
-        need, there = memory.total_gib, memory.available_gib
-        yield f"a first sum needs {need:.1f} GiB for each rank, there are {there:.1f}: it may run out of memory"
+    if found is not None and not found.chosen.fits:
+        need, there = found.chosen.promised_gib, found.chosen.available_gib
+        yield f"a rank needs {need:.1f} GiB with the margin, there are {there:.1f}: it may run out of memory"
 
 
 def scratch_config(job: Job) -> dict[str, Any] | None:
@@ -209,55 +297,17 @@ def scratch_config(job: Job) -> dict[str, Any] | None:
     return config | {"vocab_size": tokenizer.train.vocab_size}
 
 
-def _micro_batch(
-    job: Job, pool: Pool, ranks: int, precision: Literal["fp32", "bf16"], shape: ModelShape | None, *, elastic: bool
-) -> int:
-    batch, fixed = job.train.global_batch, job.parallelism.micro_batch
-    if not elastic and batch % (ranks * (fixed or 1)):
-        raise _does_not_divide(job, pool, ranks)
-    if fixed is not None:
-        return fixed
-    rows = -(-batch // ranks)
-    enough = max(1, ENOUGH_TOKENS["cpu" if pool.is_cpu else "gpu"] // job.data.seq_len)
-    size = largest_micro_batch(rows, enough, may_pad=elastic)
-    while size > 1:
-        memory = _memory(job, pool, ranks, precision, shape, size)
-        if memory is None or memory.fits:
-            break
-        size = largest_micro_batch(rows, size - 1, may_pad=elastic)
-    return size
-
-
-def _memory(
-    job: Job, pool: Pool, ranks: int, precision: Literal["fp32", "bf16"], shape: ModelShape | None, micro_batch: int
-) -> MemorySum | None:
-    if shape is None:
-        return None
-    return memory_sum(
-        shape,
-        strategy=job.parallelism.strategy,
-        offload=job.parallelism.offload,
-        precision=precision,
-        world_size=ranks,
-        micro_batch=micro_batch,
-        seq_len=job.data.seq_len,
-        activation_checkpointing=job.train.activation_checkpointing,
-        on_cpu=pool.is_cpu,
-        available_gib=pool.memory_per_rank_gib(ranks),
-    )
-
-
 def _deepspeed(
-    job: Job, pool: Pool, ranks: int, precision: Literal["fp32", "bf16"], micro_batch: int, accumulation: int
+    job: Job, pool: Pool, ranks: int, precision: Literal["fp32", "bf16"], chosen: Chosen, accumulation: int
 ) -> dict[str, Any]:
     return deepspeed_config(
-        stage=cast(Literal[1, 2, 3], int(job.parallelism.strategy.removeprefix("zero"))),
-        micro_batch=micro_batch,
+        stage=cast(Literal[1, 2, 3], int(chosen.strategy.removeprefix("zero"))),
+        micro_batch=chosen.micro_batch,
         accumulation=accumulation,
         world_size=ranks,
         clip=job.train.clip,
         precision=precision,
         on_cpu=pool.is_cpu,
-        offload=job.parallelism.offload,
-        offload_path=f"{pool.local_disk}/offload" if job.parallelism.offload == "nvme" else None,
+        offload=chosen.offload,
+        offload_path=f"{pool.local_disk}/offload" if chosen.offload == "nvme" else None,
     )

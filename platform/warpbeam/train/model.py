@@ -81,7 +81,7 @@ def build(
     module = _make(config, plan, strategy, job.model.trust_remote_code, empty=base is not None, device=device)
     if base is not None:
         base = _with_prefix(base, module)
-    if job.train.activation_checkpointing:
+    if plan.activation_checkpointing:
         _checkpoint_activations(module)
     module.train()
     return Built(module, base)

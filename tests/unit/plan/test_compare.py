@@ -22,6 +22,10 @@ def test_the_table_covers_every_key_once() -> None:
 
 def test_no_change_is_no_change() -> None:
     assert compare_jobs(job(), job(parallelism="auto", train__betas=[0.9, 0.95])) == []
+    written = {"parallelism__strategy": "zero3", "parallelism__offload": "none"}
+    assert compare_jobs(job(), job(**written, train__activation_checkpointing=False)) == [], (
+        "what it once was by default"
+    )
 
 
 @pytest.mark.parametrize(

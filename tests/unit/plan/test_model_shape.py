@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
-from warpbeam.plan.model_shape import FAMILIES, flops_per_token, flops_per_token_6n, model_shape
+from warpbeam.plan.model_shape import FAMILIES, flops_per_token, flops_per_token_6n, given_shape, model_shape
 
 SMALL: dict[str, Any] = {
     "vocab_size": 500,
@@ -20,8 +20,21 @@ SMALL: dict[str, Any] = {
     "intermediate_size": 96,
 }
 GPT2: dict[str, Any] = {"vocab_size": 500, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 40}
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 48, "num_experts_per_tok": 2}
+LATENT: dict[str, Any] = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
+MLA: dict[str, Any] = EXPERTS | LATENT | {"v_head_dim": 6, "n_routed_experts": 5, "num_key_value_heads": 4}
+OWN: dict[str, dict[str, Any]] = {
+    "gpt2": GPT2,
+    "gptj": GPT2 | {"rotary_dim": 4},
+    "opt": SMALL | {"ffn_dim": 96, "max_position_embeddings": 40},
+    "falcon": {**SMALL, "ffn_hidden_size": 96, "num_kv_heads": 4},
+    "qwen2_moe": SMALL | EXPERTS | {"num_experts": 5, "shared_expert_intermediate_size": 40},
+    "qwen3_moe": SMALL | EXPERTS | {"num_experts": 5},
+    "deepseek_v2": SMALL | MLA | {"first_k_dense_replace": 1},
+    "deepseek_v3": SMALL | MLA | {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+}
 VARIANTS: list[dict[str, Any]] = [
-    {"model_type": family, **(GPT2 if family == "gpt2" else SMALL), "tie_word_embeddings": tied}
+    {"model_type": family, **OWN.get(family, SMALL), "tie_word_embeddings": tied}
     for family in FAMILIES
     for tied in (True, False)
 ]
@@ -36,6 +49,18 @@ VARIANTS += [
     {"model_type": "phi", **SMALL, "qk_layernorm": True},
     {"model_type": "gpt_neox", **SMALL, "attention_bias": False},
     {"model_type": "gpt2", **GPT2, "n_inner": 100},
+    {"model_type": "gptj", **OWN["gptj"], "n_inner": 100},
+    {"model_type": "opt", **OWN["opt"], "word_embed_proj_dim": 32, "do_layer_norm_before": False},  # OPT-350M
+    {"model_type": "opt", **OWN["opt"], "enable_bias": False},
+    {"model_type": "opt", **OWN["opt"], "layer_norm_elementwise_affine": False},
+    {"model_type": "falcon", **OWN["falcon"], "new_decoder_architecture": True, "num_kv_heads": 2},  # Falcon-40B
+    {"model_type": "falcon", **OWN["falcon"], "multi_query": False, "bias": True, "parallel_attn": False},
+    {"model_type": "qwen2_moe", **OWN["qwen2_moe"], "mlp_only_layers": [1], "qkv_bias": False},
+    {"model_type": "qwen2_moe", **OWN["qwen2_moe"], "decoder_sparse_step": 2},
+    {"model_type": "qwen3_moe", **OWN["qwen3_moe"], "head_dim": 32, "attention_bias": True},
+    {"model_type": "qwen3_moe", **OWN["qwen3_moe"], "decoder_sparse_step": 2, "mlp_only_layers": [1]},
+    {"model_type": "deepseek_v2", **OWN["deepseek_v2"], "q_lora_rank": None, "n_shared_experts": 3},
+    {"model_type": "deepseek_v3", **OWN["deepseek_v3"], "attention_bias": True, "first_k_dense_replace": 3},
 ]
 
 
@@ -54,7 +79,8 @@ def test_counts_are_exact(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_config_leaves_out_is_transformers_default(family: str) -> None:
     """Two layers instead of the default number, or building takes seconds; every other size is the default."""
-    few = {"n_layer": 2} if family == "gpt2" else {"num_hidden_layers": 2}
+    few = {"n_layer": 2} if family in ("gpt2", "gptj") else {"num_hidden_layers": 2}
+    few |= {"num_experts_per_tok": 6} if family == "deepseek_v2" else {}
     config = {"model_type": family, **few}
     assert model_shape(config).parameters == built(config)
     default = AutoConfig.for_model(family)
@@ -76,8 +102,14 @@ def test_what_a_config_leaves_out_is_transformers_default(family: str) -> None:
         ({"model_type": "gpt2"}, 124_439_808),
         ({"model_type": "mixtral"}, 46_702_792_704),
         ({"model_type": "mistral"}, 7_241_732_096),
+        ({"model_type": "gptj"}, 6_050_882_784),
+        (
+            {"model_type": "qwen3_moe", "num_hidden_layers": 48, "head_dim": 128},
+            30_532_122_624,  # Qwen3-30B-A3B
+        ),
+        ({"model_type": "deepseek_v3"}, 671_026_404_352),
     ],
-    ids=["qwen2.5-0.5b", "llama-3.1-8b", "gpt2", "mixtral-8x7b", "mistral-7b"],
+    ids=["qwen2.5-0.5b", "llama-3.1-8b", "gpt2", "mixtral-8x7b", "mistral-7b", "gpt-j", "qwen3-30b-a3b", "deepseek-v3"],
 )
 def test_published_counts(config: dict[str, Any], parameters: int) -> None:
     assert model_shape(config).parameters == parameters
@@ -87,6 +119,29 @@ def test_a_mixture_of_experts_uses_a_part_of_its_parameters() -> None:
     shape = model_shape({"model_type": "mixtral"})
     assert shape.active_parameters == pytest.approx(12.9e9, rel=0.01)
     assert flops_per_token_6n(shape) == 6 * shape.active_parameters
+
+
+def test_the_experts_of_deepseek() -> None:
+    shape = model_shape({"model_type": "deepseek_v3"})
+    assert shape.active_parameters == pytest.approx(37.6e9, rel=0.01)
+    assert (shape.dense_layers, shape.shared_intermediate_size, shape.intermediate_size) == (3, 2048, 2048)
+
+
+def test_a_shape_from_its_numbers() -> None:
+    """An unknown family: the numbers are enough, counted as a Llama."""
+    numbers = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256}
+    assert given_shape(numbers).parameters == 8_030_261_248
+    assert given_shape(numbers | {"params": 9e9}).parameters == 9_000_000_000
+    plain = given_shape(numbers | {"gated": 0})
+    assert plain.parameters == 8_030_261_248 - 32 * 4096 * 14336
+    assert not plain.gated
+    experts = given_shape(numbers | {"vocab": 32000, "experts": 8, "experts_per_token": 2})
+    assert experts.parameters == 46_702_792_704
+    assert experts.active_parameters == model_shape({"model_type": "mixtral"}).active_parameters
+    with pytest.raises(UserError, match="lacks hidden, heads"):
+        given_shape({"layers": 1, "ffn": 3, "vocab": 3})
+    with pytest.raises(UserError, match="has no depth"):
+        given_shape(numbers | {"depth": 3})
 
 
 def test_flops() -> None:

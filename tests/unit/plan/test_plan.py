@@ -38,6 +38,7 @@ def test_precision_follows_the_hardware() -> None:
     slow = make_plan(job(train__precision="bf16"), pool())
     assert slow.precision == "bf16"
     assert "bf16" in slow.warnings[0]
+    assert "V100-SXM-32GB has no bf16 units" in make_plan(job(), pool("V100-32GB", memory_gib=32)).warnings[0]
 
 
 def test_rows_longer_than_the_model_s_positions() -> None:
@@ -129,7 +130,8 @@ def test_a_micro_batch_is_chosen_to_fit() -> None:
         "num_key_value_heads": 8,
         "intermediate_size": 14336,
     }
-    loaded = job(model={"path": "hf://meta/llama"}, data__seq_len=2048, train__global_batch=64)
+    as_asked = {"parallelism__strategy": "zero3", "train__activation_checkpointing": True}
+    loaded = job(model={"path": "hf://meta/llama"}, data__seq_len=2048, train__global_batch=64, **as_asked)
     there = pool("H100-SXM", memory_gib=80, nodes=8, per_node=8)
     roomy = make_plan(loaded, there, world_size=8, model_config=big)
     tight = make_plan(loaded, pool("A100-40GB", memory_gib=40, nodes=8, per_node=8), world_size=8, model_config=big)

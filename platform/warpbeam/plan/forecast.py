@@ -1,0 +1,211 @@
+"""Memory, time, money and fit of one setup on one kind of machines, in plain numbers that every view prints.
+
+The formulas are in plan/memory.py and plan/step_time.py; here they meet the pool, and what finished runs on it taught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from warpbeam.plan.correction import Correction
+from warpbeam.plan.layouts import runs_here
+from warpbeam.plan.machine import STORE_BYTES_PER_S, Machine
+from warpbeam.plan.memory import PARTS, MemorySum, memory
+from warpbeam.plan.setup import Setup
+from warpbeam.plan.step_time import StepTime, step_time
+
+GIB: Final = 1 << 30
+CHECKPOINT_BYTES: Final = 12
+"""Of a parameter: fp32 master weight and two moments (checkpoint/manifest.py)."""
+STATES: Final = ("parameters", "gradients", "optimizer", "offloaded")
+CALIBRATED_MARGIN: Final = 0.06
+"""Of the expected peak, where a run on the same pool has corrected it; without, plan/memory.py's margin."""
+FORMULAS: Final = {
+    "mfu_6n": "6 N tokens / (seconds x accelerators x peak); N: parameters a token passes through, output included",
+    "mfu_full": "(6 N + 12 L H s) tokens / (seconds x accelerators x peak); H: heads x head_dim, no causal discount",
+    "memory": "states by ZeRO stage, activations as Korthikanti et al. 2022; the margin makes the fit a promise of 95%",
+    "step_time": "a roofline of each class of operations, alpha-beta collectives less what overlaps, the 1F1B bubble",
+    "cost": "accelerators x hours x the pool's price",
+    "checkpoint": "12 bytes a parameter, at 1 GB/s of each node",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What one setup would take.
+
+    Attributes:
+        strategy: one line: `zero3`, `fsdp tp2`, `distributed_optimizer tp8 pp16`.
+        runs_here: this version of Warpbeam can run it.
+        memory_parts: GiB of one rank; they sum to `memory_gib`, the expected peak.
+        margin_gib: above it, so that a fit is a promise.
+        likely: it will more likely run than not, though the promise may not hold.
+        available_gib: what a rank may use.
+        host_gib, nvme_gib: offloaded by one rank.
+        time_parts: seconds; they sum to `step_s`. Empty where time is not known.
+        mfu_6n, mfu_full: 0 to 1; None on CPUs, whose peak is an assumption.
+    """
+
+    strategy: str
+    runs_here: bool
+    fits: bool
+    likely: bool
+    accelerators: int
+    micro_batch: int
+    accumulation: int
+    checkpointing: str
+    offload: str
+    memory_parts: Mapping[str, float]
+    memory_gib: float
+    margin_gib: float
+    available_gib: float
+    host_gib: float
+    nvme_gib: float
+    time_parts: Mapping[str, float]
+    step_s: float
+    tokens: int
+    mfu_6n: float | None
+    mfu_full: float | None
+    price: float | None = None
+    nodes: int = 1
+    parameters: int = 0
+    corrected_by: tuple[str, ...] = field(default=())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of the whole job."""
+        return self.tokens / self.step_s
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return CHECKPOINT_BYTES * self.parameters
+
+    @property
+    def checkpoint_s(self) -> float:
+        """To write one, every node its part."""
+        return self.checkpoint_bytes / (STORE_BYTES_PER_S * self.nodes)
+
+    @property
+    def promised_gib(self) -> float:
+        """The expected peak and its margin: what must be there."""
+        return self.memory_gib + self.margin_gib
+
+    def hours(self, steps: int | None) -> float | None:
+        """Of `steps` optimizer steps; None where their number is not known."""
+        return None if steps is None else steps * self.step_s / 3600
+
+    def cost(self, steps: int | None) -> float | None:
+        """In the pool's currency; None without a price or a number of steps."""
+        hours = self.hours(steps)
+        return None if hours is None or self.price is None else hours * self.accelerators * self.price
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `from_dict` reads it back."""
+        return asdict(self) | {"corrected_by": list(self.corrected_by)}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Forecast:
+        known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        return cls(**known | {"corrected_by": tuple(value.get("corrected_by", ()))})
+
+
+def forecast(setup: Setup, machine: Machine, correction: Correction | None = None) -> Forecast:
+    """Predict `setup` on `machine`. Pure."""
+    needed, time = memory_of(setup, machine), step_time(setup, machine.chip)
+    parts, margin, edge = _corrected_memory(needed, correction)
+    seconds = _corrected_time(time, correction)
+    total, step_s = sum(parts.values()), sum(seconds.values())
+    share = time.step_s / step_s
+    return Forecast(
+        strategy=strategy_words(setup),
+        runs_here=runs_here(setup),
+        fits=_fits(needed, total + margin, machine),
+        likely=_fits(needed, total + edge, machine),
+        accelerators=setup.layout.accelerators,
+        micro_batch=setup.recipe.micro_batch,
+        accumulation=setup.accumulation,
+        checkpointing=setup.recipe.checkpointing,
+        offload=setup.layout.offload,
+        memory_parts=parts,
+        memory_gib=total,
+        margin_gib=margin,
+        available_gib=machine.memory_gib,
+        host_gib=needed.host_gib,
+        nvme_gib=needed.nvme_gib,
+        time_parts=seconds,
+        step_s=step_s,
+        tokens=time.tokens,
+        mfu_6n=None if machine.is_cpu else time.mfu_6n * share,
+        mfu_full=None if machine.is_cpu else time.mfu_full * share,
+        price=machine.price,
+        nodes=machine.nodes,
+        parameters=setup.shape.parameters,
+        corrected_by=correction.runs if correction else (),
+    )
+
+
+def quick_memory(
+    setup: Setup, machine: Machine, correction: Correction | None = None, *, promise: bool = True
+) -> tuple[float, bool]:
+    """(promised GiB of a rank, whether that fits): the inner loop of a search. Without `promise`: what likely runs."""
+    needed = memory_of(setup, machine)
+    if correction is None:
+        room = needed.promised_gib if promise else needed.total_gib + needed.edge_gib
+    else:
+        parts, margin, edge = _corrected_memory(needed, correction)
+        room = sum(parts.values()) + (margin if promise else edge)
+    return room, _fits(needed, room, machine)
+
+
+def quick_seconds(setup: Setup, machine: Machine, correction: Correction | None = None) -> float:
+    """Seconds of a step: the inner loop of a search. A correction is a factor, and changes no order."""
+    return step_time(setup, machine.chip).step_s * (correction.time_factor if correction else 1.0)
+
+
+def memory_of(setup: Setup, machine: Machine) -> MemorySum:
+    """The uncorrected sum of one rank."""
+    return memory(setup, machine.memory_gib, on_cpu=machine.is_cpu)
+
+
+def strategy_words(setup: Setup) -> str:
+    """`zero3`, `fsdp tp2`, `distributed_optimizer tp8 pp16`: what a person calls this layout."""
+    layout = setup.layout
+    split = [f"{name}{getattr(layout, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    lora = setup.recipe.lora
+    adapters = [] if lora is None else ["LoRA" if lora.base_bits == 16 else f"QLoRA-{lora.base_bits}bit"]
+    return " ".join([layout.sharding, *split, *adapters])
+
+
+def _fits(needed: MemorySum, room_gib: float, machine: Machine) -> bool:
+    on_node = needed.host_gib * min(machine.per_node, machine.accelerators)
+    if not machine.is_cpu and machine.host_gib is not None and on_node > machine.host_gib:
+        return False
+    return room_gib <= machine.memory_gib
+
+
+def memory_parts(needed: MemorySum) -> dict[str, float]:
+    """Name -> GiB; they sum to the expected peak."""
+    parts: dict[str, float] = {name.removesuffix("_gib"): getattr(needed, name) for name in PARTS}
+    return parts | ({"offloaded": needed.host_gib} if needed.on_cpu else {})
+
+
+def _corrected_memory(needed: MemorySum, correction: Correction | None) -> tuple[dict[str, float], float, float]:
+    """(parts, margin of the promise, room of what likely runs)."""
+    parts = memory_parts(needed)
+    if correction is None:
+        return parts, needed.margin_gib, needed.edge_gib
+    for name in parts:
+        parts[name] *= 1.0 if name in STATES else correction.memory_factor
+    if correction.memory_offset_gib:
+        parts["calibration"] = correction.memory_offset_gib
+    total = sum(parts.values())
+    return parts, CALIBRATED_MARGIN * total, needed.edge_gib / needed.total_gib * total
+
+
+def _corrected_time(time: StepTime, correction: Correction | None) -> dict[str, float]:
+    if correction is None:
+        return time.parts()
+    parts = {name: seconds * correction.time_factor for name, seconds in time.parts().items()}
+    return parts | {"data_wait": correction.data_wait_s}

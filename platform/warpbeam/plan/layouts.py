@@ -1,0 +1,239 @@
+"""Which layouts are legal for a model, a batch and the accelerators; what is nearest where one is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+from warpbeam.errors import UserError
+from warpbeam.plan.batch import divisors, nearest_multiples
+from warpbeam.plan.model_shape import ModelShape
+from warpbeam.plan.setup import Checkpointing, Layout, Recipe, Setup, Sharding, Stack
+
+RUNS_HERE: Final[tuple[Sharding, ...]] = ("ddp", "zero1", "zero2", "zero3")  # what this version's engine can do
+OURS: Final[tuple[Stack, ...]] = ("deepspeed", "hf")
+ACROSS_NODES: Final = "tp_across_nodes"  # the word for `allow`
+OTHER_ENGINE: Final[Stack] = "fsdp"  # for what ours lacks, with sharding "fsdp"
+
+
+def runs_here(setup: Setup) -> bool:
+    """Whether this version of Warpbeam can run it."""
+    layout = setup.layout
+    plain = layout.tp == layout.pp == layout.cp == layout.ep == 1 and layout.stack in OURS
+    whole = setup.recipe.lora is None and setup.recipe.checkpointing != "selective"
+    return plain and whole and layout.sharding in RUNS_HERE and setup.recipe.precision in ("bf16", "fp32")
+
+
+def check_setup(setup: Setup, *, link_domain: int, allow: Sequence[str] = ()) -> None:
+    """Refuse what cannot be, with the nearest legal values.
+
+    Args:
+        link_domain: accelerators that a fast link (NVLink) connects.
+        allow: `tp_across_nodes` lets tensor parallelism go over the network.
+
+    Raises:
+        UserError: sizes below 1, an impossible product, heads, layers, sequence or batch that do not divide.
+    """
+    layout, shape, recipe = setup.layout, setup.shape, setup.recipe
+    for name in ("tp", "pp", "cp", "ep"):
+        if getattr(layout, name) < 1:
+            raise UserError(f"{name} is {getattr(layout, name)}", fix=f"write `{name}: 1` or more", reason="bad_layout")
+    _check_product(layout)
+    if layout.tp > link_domain and ACROSS_NODES not in allow:
+        raise UserError(
+            f"tp {layout.tp} goes beyond the {link_domain} accelerators that are linked to each other",
+            why="every layer would wait for the network several times",
+            fix=f"write `tp: {link_domain}` or less, or allow it: --allow {ACROSS_NODES}",
+            reason="tp_across_nodes",
+        )
+    _check_divides("heads", shape.heads, "tp", layout.tp)
+    if shape.kv_heads % layout.tp and layout.tp % shape.kv_heads:
+        options = [n for n in divisors(shape.heads) if shape.kv_heads % n == 0 or n % shape.kv_heads == 0]
+        raise _does_not_divide("key-value heads", shape.kv_heads, "tp", layout.tp, options)
+    if not even_stages(shape.layers, layout.pp):
+        options = [n for n in range(1, shape.layers + 1) if even_stages(shape.layers, n)]
+        raise _does_not_divide("layers", shape.layers, "pp", layout.pp, options)
+    _check_divides("sequence length", recipe.seq_len, "cp", layout.cp)
+    if layout.ep > 1:
+        _check_divides("experts", shape.experts, "ep", layout.ep)
+        _check_divides("data-parallel ranks", layout.dp * layout.cp * layout.tp, "ep", layout.ep)
+    check_batch(recipe.global_batch, layout.dp, recipe.micro_batch)
+
+
+def even_stages(layers: int, pp: int) -> bool:
+    """Whether `pp` stages are equally long; the embedding and the output head may count as a layer each (Llama 3)."""
+    return layers % pp == 0 or (layers + 2) % pp == 0
+
+
+def check_batch(global_batch: int, dp: int, micro_batch: int) -> None:
+    """Refuse a global batch that `dp` replicas of `micro_batch` rows do not share exactly."""
+    unit = dp * micro_batch
+    if global_batch % unit == 0:
+        return
+    near = " or ".join(map(str, nearest_multiples(global_batch, unit)))
+    sizes = nearest_values(dp, [size for size in divisors(global_batch) if global_batch % (size * micro_batch) == 0])
+    fix = f"write a global batch of {near} sequences"
+    fix += f", or use {' or '.join(map(str, sizes))} replicas" if sizes else ""
+    by = f"dp {dp}" + (f" x micro_batch {micro_batch} = {unit}" if micro_batch > 1 else "")
+    raise UserError(f"the global batch {global_batch} does not divide by {by}", fix=fix, reason="batch_does_not_divide")
+
+
+def _check_product(layout: Layout) -> None:
+    model = layout.tp * layout.pp * layout.cp
+    if layout.accelerators % model == 0:
+        return
+    counts = " or ".join(map(str, nearest_multiples(layout.accelerators, model)))
+    words = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp} = {model}"
+    smaller = [n for n in divisors(layout.accelerators) if n < model]
+    fix = f"use {counts} accelerators"
+    fix += f", or make the product {smaller[-1]}" if smaller else ""
+    raise UserError(
+        f"{words} does not divide {layout.accelerators} accelerators",
+        why="tp x pp x cp x dp must make exactly the number of accelerators",
+        fix=fix,
+        reason="impossible_product",
+    )
+
+
+def _check_divides(what: str, count: int, name: str, size: int) -> None:
+    if count % size:
+        raise _does_not_divide(what, count, name, size, divisors(count))
+
+
+def _does_not_divide(what: str, count: int, name: str, size: int, legal: Sequence[int]) -> UserError:
+    near = " or ".join(map(str, nearest_values(size, legal)))
+    return UserError(
+        f"{count} {what} cannot be split by {name} {size}",
+        fix=f"write `{name}: {near}`",
+        reason="bad_layout",
+    )
+
+
+def nearest_values(value: int, legal: Sequence[int], count: int = 2) -> list[int]:
+    """The `count` legal values nearest to `value`, ascending."""
+    return sorted(sorted(legal, key=lambda n: (abs(n - value), n))[:count])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What may be chosen. An empty tuple never occurs: what is fixed has one value.
+
+    Attributes:
+        micro_batches: None for every size that divides, up to `most_tokens` of one micro-batch.
+        tps, pps, cps, eps, virtuals: sizes to try of those that are legal.
+        dp: replicas, where somebody fixed them.
+    """
+
+    shardings: tuple[Sharding, ...] = RUNS_HERE
+    tps: tuple[int, ...] = (1,)
+    pps: tuple[int, ...] = (1,)
+    cps: tuple[int, ...] = (1,)
+    eps: tuple[int, ...] = (1,)
+    virtuals: tuple[int, ...] = (1,)
+    micro_batches: tuple[int, ...] | None = None
+    checkpointings: tuple[Checkpointing, ...] = ("none", "full")
+    offloads: tuple[str, ...] = ("none",)
+    most_tokens: int = 65_536
+    dp: int | None = None
+
+
+POWERS: Final = tuple(1 << n for n in range(8))
+
+
+def any_engine(most_pp: int = 64) -> Space:
+    """Everything that published stacks do: FSDP, and Megatron's tensor, pipeline and context parallelism."""
+    return Space(
+        shardings=(*RUNS_HERE, "fsdp", "distributed_optimizer"),
+        tps=(1, 2, 4, 8),
+        pps=tuple(range(1, most_pp + 1)),
+        cps=(1, 2, 4, 8, 16),
+        eps=(1, 2, 4, 8, 16, 32, 64),
+        virtuals=(1, 2, 4, 8),
+        checkpointings=("none", "selective", "full"),
+    )
+
+
+def families(
+    shape: ModelShape, accelerators: int, per_node: int, link_domain: int, recipe: Recipe, space: Space
+) -> Iterator[list[Setup]]:
+    """All legal setups, in groups that differ in nothing but the micro-batch (ascending)."""
+    recipes: dict[tuple[int, Checkpointing], Recipe] = {}
+
+    def with_choice(size: int, checkpointing: Checkpointing) -> Recipe:
+        key = size, checkpointing
+        if key not in recipes:  # a few, shared by thousands of layouts
+            recipes[key] = replace(recipe, micro_batch=size, checkpointing=checkpointing)
+        return recipes[key]
+
+    for sharding in space.shardings:
+        for tp, pp, cp, ep in _splits(shape, accelerators, link_domain, recipe, space, sharding):
+            dp = accelerators // (tp * pp * cp)
+            if recipe.global_batch % dp or space.dp not in (None, dp):
+                continue
+            rows = recipe.global_batch // dp
+            sizes = _micro_batches(rows, recipe.seq_len // cp, space)
+            offloads = space.offloads if sharding.startswith("zero") else ("none",)
+            for offload, virtual in product(offloads, _virtuals(shape.layers, pp, space)):
+                layout = Layout(
+                    accelerators=accelerators,
+                    per_node=min(per_node, accelerators),
+                    sharding=sharding,
+                    tp=tp,
+                    pp=pp,
+                    cp=cp,
+                    ep=ep,
+                    sequence_parallel=tp > 1,
+                    virtual_stages=virtual,
+                    offload=offload,  # type: ignore[arg-type]
+                    offload_parameters=offload != "none" and sharding == "zero3",
+                    stack=_stack(sharding),
+                )
+                for checkpointing in space.checkpointings:
+                    if checkpointing == "selective" and layout.stack in OURS:
+                        continue
+                    yield [Setup(shape=shape, layout=layout, recipe=with_choice(size, checkpointing)) for size in sizes]
+
+
+def _virtuals(layers: int, pp: int, space: Space) -> list[int]:
+    """Chunks of a stage that interleave; only a pipeline has them."""
+    return [1] if pp == 1 else [n for n in space.virtuals if n == 1 or even_stages(layers, pp * n)]
+
+
+def _splits(
+    shape: ModelShape, accelerators: int, link_domain: int, recipe: Recipe, space: Space, sharding: Sharding
+) -> Iterator[tuple[int, int, int, int]]:
+    """Legal (tp, pp, cp, ep) of the space for a sharding."""
+    ours = sharding in RUNS_HERE
+    for tp in space.tps:
+        if tp > 1 and (ours or tp > link_domain or shape.heads % tp or (shape.kv_heads % tp and tp % shape.kv_heads)):
+            continue
+        for pp in space.pps:
+            if pp > 1 and (sharding != "distributed_optimizer" or not even_stages(shape.layers, pp)):
+                continue
+            for cp in space.cps:
+                if cp > 1 and (ours or recipe.seq_len % (2 * cp) or recipe.seq_len // cp < 1024):
+                    continue
+                if accelerators % (tp * pp * cp):
+                    continue
+                dp = accelerators // (tp * pp * cp)
+                for ep in space.eps:
+                    if ep > 1 and (ours or shape.experts % ep or (dp * cp) % ep):
+                        continue
+                    yield tp, pp, cp, ep
+
+
+def _stack(sharding: Sharding) -> Stack:
+    if sharding == "ddp":
+        return "hf"  # plain modules, as there
+    if sharding in RUNS_HERE:
+        return "deepspeed"
+    return "megatron" if sharding == "distributed_optimizer" else OTHER_ENGINE
+
+
+def _micro_batches(rows: int, tokens_per_row: int, space: Space) -> list[int]:
+    if space.micro_batches is not None:
+        return [size for size in space.micro_batches if rows % size == 0]
+    most = max(1, space.most_tokens // tokens_per_row)
+    return [size for size in divisors(rows) if size <= most]

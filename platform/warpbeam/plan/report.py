@@ -1,0 +1,177 @@
+"""An answer as text and as JSON: the same numbers for a person and for a script. Pure, held by golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from warpbeam.plan.answer import NOT_RUN, Answer, Change, checkpointing_words
+from warpbeam.plan.forecast import FORMULAS, Forecast
+from warpbeam.plan.words import seconds, span
+
+Line = tuple[str, str]
+WIDTH: Final = 100
+PARTS_SHOWN: Final = 0.005  # of the total: smaller parts are in --json
+WORDS: Final = {
+    "context": "context",
+    "fragmentation": "fragmentation",
+    "communication": "communication buffers",
+    "logits": "logits and loss",
+    "tensor_communication": "tensor-parallel communication",
+    "context_communication": "context-parallel communication",
+    "expert_communication": "expert-parallel communication",
+    "pipeline_communication": "pipeline communication",
+    "data_communication": "exposed communication",
+    "bubble": "pipeline bubble",
+    "overhead": "overhead and stragglers",
+    "data_wait": "waiting for data",
+}
+
+
+def answer_lines(found: Answer, *, steps: int | None, why: str, open_choice: bool) -> list[Line]:
+    """(word, text) pairs from fit to advice; a continuation has an empty word.
+
+    Args:
+        steps: to the end; None where it is not known.
+        why: what fixed the strategy, in words.
+        open_choice: there was something to choose.
+    """
+    now = found.chosen
+    lines = [("fits", fit_words(now)), *_memory_lines(now), *_time_lines(now), *_end_lines(now, steps)]
+    lines.append(("chosen", f"{now.strategy}, micro-batch {now.micro_batch}, {checkpointing_words(now)}: {why}"))
+    if open_choice or not now.fits:
+        lines += _labelled("because", (_stage(stage, now) for stage in found.stages))
+    if found.ours is not None:
+        lines.append(("this version", _alternative(found.ours, now)))
+    if now.corrected_by:
+        lines.append(("calibrated", f"by {', '.join(now.corrected_by)} on this pool"))
+    lines += _labelled("otherwise", (_alternative(other, now) for other in found.alternatives))
+    if now.fits:
+        lines.append(("would help", _help(found.help_most)))
+    else:
+        lines += _labelled("would fit", map(_fitting, found.would_fit)) or [("would fit", "nothing that we know")]
+    return lines
+
+
+def fit_words(now: Forecast) -> str:
+    """Yes, no, or narrowly: with the numbers."""
+    need = f"{now.memory_gib:.2f} GiB expected + {now.margin_gib:.2f} margin of {now.available_gib:.1f} GiB a rank"
+    if now.fits:
+        return f"yes: {need}"
+    return f"likely, but without a promise: {need}" if now.likely else f"no: {need}"
+
+
+def why_words(*, fits: bool, likely: bool) -> str:
+    """What was chosen among many."""
+    if fits:
+        return "the fastest that fits"
+    return "the fastest that will likely run (no promise holds)" if likely else "none fits; this lacks least"
+
+
+def answer_json(found: Answer | None, *, steps: int | None) -> dict[str, Any]:
+    """The stable keys for scripts. All None where the model is not known."""
+    if found is None:
+        names = ("fits", "memory_per_gpu_gib", "step_time_s", "tokens_per_s", "mfu_6n", "mfu_full", "hours", "cost")
+        return dict.fromkeys(names) | {"formulas": FORMULAS}
+    now = found.chosen
+    return {
+        "fits": now.fits,
+        "likely": now.likely,
+        "memory_per_gpu_gib": {
+            "total": now.memory_gib,
+            "margin": now.margin_gib,
+            "promised": now.promised_gib,
+            "available": now.available_gib,
+            "parts": dict(now.memory_parts),
+            "host": now.host_gib,
+            "nvme": now.nvme_gib,
+        },
+        "step_time_s": {"total": now.step_s, "parts": dict(now.time_parts)},
+        "tokens_per_s": now.tokens_per_s,
+        "mfu_6n": now.mfu_6n,
+        "mfu_full": now.mfu_full,
+        "hours": now.hours(steps),
+        "cost": now.cost(steps),
+        "checkpoint": {"bytes": now.checkpoint_bytes, "write_s": now.checkpoint_s},
+        "formulas": FORMULAS,
+        "answer": found.to_dict(),
+    }
+
+
+def _memory_lines(now: Forecast) -> list[Line]:
+    lines = [("memory", _parts(now.memory_parts, "GiB"))]
+    if now.host_gib or now.nvme_gib:
+        where = f"{now.host_gib:.1f} GiB of host memory" if now.host_gib else f"{now.nvme_gib:.1f} GiB of disk"
+        lines.append(("", f"offloaded: {where} for each rank"))
+    return lines
+
+
+def _time_lines(now: Forecast) -> list[Line]:
+    lines = [("step", f"{seconds(now.step_s)}: {_parts(now.time_parts, 's')}")]
+    speed = f"{now.tokens_per_s:,.0f} tokens/s"
+    if now.accelerators > 1:
+        speed += f" ({now.tokens_per_s / now.accelerators:,.0f} each)"
+    if now.mfu_6n is not None and now.mfu_full is not None:
+        speed += f"; MFU {now.mfu_6n:.1%} by 6N, {now.mfu_full:.1%} by 6N + 12LHs"
+    return [*lines, ("speed", speed)]
+
+
+def _end_lines(now: Forecast, steps: int | None) -> list[Line]:
+    hours, cost = now.hours(steps), now.cost(steps)
+    if hours is None:
+        to_end = "not known: the number of steps is not"
+        if now.price is not None:
+            to_end += f"; {now.price * now.accelerators:,.2f} an hour"
+    else:
+        price = "no price in the pool" if cost is None else f"cost {cost:,.2f}"
+        to_end = f"{steps:,} steps, {span(hours * 3600)}, {price}"
+    size, rate = now.checkpoint_bytes / 1e9, now.nodes
+    text = f"{size:,.2f} GB" if size >= 0.1 else f"{size * 1e3:,.1f} MB"
+    return [("to the end", to_end), ("checkpoint", f"{text}, written in {span(now.checkpoint_s)} at {rate} GB/s")]
+
+
+def _parts(parts: Mapping[str, float], unit: str) -> str:
+    total = sum(parts.values())
+    shown = [(name, value) for name, value in parts.items() if value > PARTS_SHOWN * total]
+    words = [f"{WORDS.get(name, name)} {_number(value)}" for name, value in shown]
+    return ", ".join(words) + f" {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def _stage(stage: Forecast, now: Forecast) -> str:
+    """One strategy and why it was taken or left."""
+    fits = "fits" if stage.fits else "likely" if stage.likely else "does not fit"
+    text = (
+        f"{stage.strategy:<6} {stage.promised_gib:8.1f} GiB with margin, {fits:<12} {seconds(stage.step_s):>8} a step"
+    )
+    return text + (f", micro-batch {stage.micro_batch}, {checkpointing_words(stage)}")
+
+
+def _alternative(other: Forecast, now: Forecast) -> str:
+    difference = now.step_s / now.tokens / (other.step_s / other.tokens) - 1
+    faster = (
+        f"{abs(difference):.0%} {'faster' if difference > 0 else 'slower'}" if abs(difference) >= 0.005 else "as fast"
+    )
+    mark = "" if other.runs_here else f" ({NOT_RUN})"
+    offload = "" if other.offload == "none" else f", states in {other.offload}"
+    return (
+        f"{other.strategy}{offload}, micro-batch {other.micro_batch}, {checkpointing_words(other)}: "
+        f"{seconds(other.step_s)} a step ({faster}), {other.promised_gib:.1f} GiB with margin{mark}"
+    )
+
+
+def _help(change: Change | None) -> str:
+    if change is None or change.gain is None:
+        return "no single change that we know gains more than 3%"
+    return f"{change.text}: {change.gain:.0%} more tokens/s"
+
+
+def _fitting(change: Change) -> str:
+    return f"{change.text}: {change.memory_gib:.1f} GiB expected, {change.tokens_per_s:,.0f} tokens/s"
+
+
+def _labelled(word: str, texts: Iterator[str]) -> list[Line]:
+    return [(word if i == 0 else "", text) for i, text in enumerate(texts)]

@@ -1,0 +1,123 @@
+"""Choose: the fastest setup among those that fit, and what came next.
+
+Memory grows with the micro-batch and everything else is enumerated, so of each group of setups that differ in the
+micro-batch alone only the border of what fits is looked for by bisection; time is worked out near that border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from warpbeam.plan.layouts import runs_here
+from warpbeam.plan.setup import Setup
+
+SAME: Final = 0.02
+"""Two predictions this near say nothing about which is faster: the one that needs less memory is chosen."""
+LOOK_BACK: Final = 3  # micro-batches below the largest that fits whose time is worked out: pipelines like small ones
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setup that fits, with what it would take."""
+
+    setup: Setup
+    step_s: float
+    memory_gib: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a search found.
+
+    Attributes:
+        ranked: the best of each layout, fastest first.
+        considered: setups that were looked at or ruled out.
+        nearest: where nothing fits, the setup that needs least memory.
+    """
+
+    ranked: Sequence[Candidate]
+    considered: int
+    nearest: Setup | None
+
+    @property
+    def best(self) -> Candidate | None:
+        return self.ranked[0] if self.ranked else None
+
+    def first(self, *, here: bool) -> Candidate | None:
+        """The best that this version can (or cannot) run."""
+        return next((found for found in self.ranked if runs_here(found.setup) is here), None)
+
+
+def choose(
+    groups: Iterable[Sequence[Setup]],
+    *,
+    memory: Callable[[Setup], tuple[float, bool]],
+    seconds: Callable[[Setup], float],
+) -> Choice:
+    """The fastest setup of each layout among those that fit, ranked.
+
+    Args:
+        groups: setups with the micro-batch ascending, equal in everything else (`layouts.families`).
+        memory: GiB of a rank, and whether that fits.
+        seconds: of an optimizer step.
+    """
+    best: dict[tuple[object, ...], Candidate] = {}
+    considered, nearest, least_gib = 0, None, float("inf")
+    for group in groups:
+        if not group:
+            continue
+        considered += len(group)
+        needed, fits = memory(group[0])
+        if not fits:
+            if needed < least_gib:
+                nearest, least_gib = group[0], needed
+            continue
+        largest, known = _border(group, memory, (0, needed))
+        for index in range(largest, max(-1, largest - LOOK_BACK), -1):
+            setup = group[index]
+            found = Candidate(setup, seconds(setup), known.get(index) or memory(setup)[0])
+            key = _kind(setup)
+            if key not in best or _better(found, best[key]):
+                best[key] = found
+    return Choice(tuple(ranked(best.values())), considered, None if best else nearest)
+
+
+def _border(
+    group: Sequence[Setup], memory: Callable[[Setup], tuple[float, bool]], first: tuple[int, float]
+) -> tuple[int, dict[int, float]]:
+    """The last index that fits, given that the first one does; and the memory of those that were asked for."""
+    low, high = 0, len(group) - 1
+    known = {first[0]: first[1]}
+    while low < high:
+        middle = (low + high + 1) // 2
+        needed, fits = memory(group[middle])
+        known[middle] = needed
+        if fits:
+            low = middle
+        else:
+            high = middle - 1
+    return low, known
+
+
+def ranked(found: Iterable[Candidate]) -> list[Candidate]:
+    """Fastest first; within `SAME` of the fastest, what needs least memory leads."""
+    ordered = sorted(found, key=lambda candidate: candidate.step_s)
+    if not ordered:
+        return []
+    close = [candidate for candidate in ordered if candidate.step_s <= ordered[0].step_s * (1 + SAME)]
+    leader = min(close, key=lambda candidate: candidate.memory_gib)
+    return [leader, *(candidate for candidate in ordered if candidate is not leader)]
+
+
+def _better(a: Candidate, b: Candidate) -> bool:
+    if abs(a.step_s - b.step_s) <= SAME * b.step_s:
+        return a.memory_gib < b.memory_gib
+    return a.step_s < b.step_s
+
+
+def _kind(setup: Setup) -> tuple[object, ...]:
+    """What makes two setups different answers: the micro-batch and checkpointing do not."""
+    layout = setup.layout
+    return layout.sharding, layout.tp, layout.pp, layout.cp, layout.ep, layout.offload

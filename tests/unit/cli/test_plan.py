@@ -1,0 +1,201 @@
+"""`warpbeam plan` as it is typed: answers, JSON, exit codes, refusals in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from warpbeam.cli.main import app
+from warpbeam.errors import UserError, WarpbeamError
+
+ROOT = Path(__file__).parents[3]
+LLAMA_8B = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8, "intermediate_size": 14336}
+LLAMA_70B = (
+    LLAMA_8B | {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64} | {"intermediate_size": 28672}
+)
+QUESTION = ["--seq-len", "8192", "--global-batch-tokens", "1048576", "--method", "pretrain"]
+JOB = """\
+schema: warpbeam/job/v1
+name: planned
+model: {path: model}
+data: {train: [{path: data.jsonl}], seq_len: 4096}
+train: {method: sft, max_steps: 100, global_batch: 64, lr: 1e-5}
+resources: {accelerators: 16}
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model and a job; nothing of the user's own is read."""
+    monkeypatch.setenv("WARPBEAM_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("WARPBEAM_POOL", raising=False)
+    for name, config in (("model", LLAMA_8B), ("large", LLAMA_70B)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["plan", *words])
+
+
+def asked(*words: str, model: str = "model", accelerators: str = "16xH100-SXM") -> Result:
+    return run("--model", model, "--accelerators", accelerators, *QUESTION, *words)
+
+
+def refusal(result: Result) -> WarpbeamError:
+    assert isinstance(result.exception, UserError), result.output
+    assert result.exception.exit_code == 2
+    return result.exception
+
+
+def test_a_question_in_passing() -> None:
+    result = asked("--tokens", "15e12")
+    assert result.exit_code == 0
+    for word in ("fits", "memory", "step", "speed", "to the end", "checkpoint", "chosen", "because", "otherwise"):
+        assert f"\n  {word}" in result.output
+    assert "8.03B parameters" in result.output
+    assert "MFU" in result.output
+    assert "not run by this version" in result.output
+
+
+def test_json_keys() -> None:
+    found = json.loads(asked("--json", "--steps", "10").stdout)
+    wanted = {"fits", "memory_per_gpu_gib", "step_time_s", "tokens_per_s", "mfu_6n", "mfu_full", "strategy"}
+    assert wanted | {"hours", "cost", "formulas"} <= set(found)
+    assert found["fits"] is True
+    assert found["cost"] is None
+    assert found["hours"] == pytest.approx(10 * found["step_time_s"]["total"] / 3600)
+    assert {"activations", "logits", "communication"} <= set(found["memory_per_gpu_gib"]["parts"])
+    assert {"compute", "data_communication", "optimizer", "bubble"} <= set(found["step_time_s"]["parts"])
+
+
+def test_what_does_not_fit_exits_with_1() -> None:
+    result = asked("--strategy", "ddp", model="large", accelerators="32xA100-80GB")
+    assert result.exit_code == 1
+    assert "  fits          no:" in result.output
+    assert "would fit" in result.output
+    assert json.loads(asked("--strategy", "ddp", "--json", model="large").stdout)["fits"] is False
+
+
+def test_a_job_on_a_pool() -> None:
+    pool = str(ROOT / "cluster/pools/h100.yaml")
+    result = run("job.yaml", "--pool", pool)
+    assert result.exit_code == 0, result.output
+    assert "16 x H100-SXM, zero" in result.output
+    assert "left open" in result.output
+    assert "cost " in result.output
+    found = json.loads(run("job.yaml", "--pool", pool, "--json").stdout)
+    assert found["strategy"] in ("zero1", "zero2", "zero3")
+    assert found["deepspeed"]["zero_optimization"]["stage"] == int(found["strategy"][-1])
+    assert found["cost"] == pytest.approx(found["hours"] * 16 * 2.5)
+    emitted = json.loads(run("job.yaml", "--pool", pool, "--emit", "deepspeed").stdout)
+    assert emitted == found["deepspeed"]
+
+
+def test_what_a_job_states_stays(place: Path) -> None:
+    stated = JOB + "parallelism: {strategy: zero1, micro_batch: 1}\n"
+    (place / "job.yaml").write_text(stated.replace("lr: 1e-5", "lr: 1e-5, activation_checkpointing: true"))
+    found = json.loads(run("job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--json").stdout)
+    assert (found["strategy"], found["micro_batch"], found["activation_checkpointing"]) == ("zero1", 1, True)
+    assert found["why"] == "as the job says"
+
+
+def test_scale() -> None:
+    result = asked("--scale", "16,5,32")
+    assert result.exit_code == 0
+    assert "EFFICIENCY" in result.output
+    assert " 5 |" in result.output
+    rows = json.loads(
+        run("job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--scale", "4,8", "--json").stdout
+    )
+    assert [row["accelerators"] for row in rows["scaling"]] == [4, 8]
+
+
+def test_explain() -> None:
+    result = asked("--explain", "memory", "--engine", "here")
+    assert "N = 8,030,261,248 parameters" in result.output
+    assert "expected peak" in result.output
+    job = run("job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--explain", "memory")
+    assert "optimizer states are shared" in job.output
+
+
+def test_a_model_by_its_numbers() -> None:
+    result = asked(model="layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256")
+    assert result.exit_code == 0
+    assert "8.03B parameters" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "fix"),
+    [
+        ([], "nothing to plan", "--model config.json"),
+        (["job.yaml", "--model", "model"], "names its model itself", "leave --model"),
+        (["job.yaml", "--tp", "2"], "--tp goes with --model", "in the job file"),
+        (["job.yaml", "--accelerators", "16xH100"], "it is a number", "--accelerators 8"),
+        (["--model", "model", *QUESTION], "how many accelerators", "16xH100"),
+        (["--model", "model", "--accelerators", "16xH100", "--seq-len", "8192"], "--global-batch-tokens", "1048576"),
+        (["--model", "nowhere", "--accelerators", "8xH100", *QUESTION], "there is no nowhere", "layers=32"),
+        (["--model", "hf://no/where", "--accelerators", "8xH100", *QUESTION], "not on this machine", "layers=32"),
+        (["--model", "model", "--accelerators", "8xH1000", *QUESTION], "no accelerator `H1000`", "H100"),
+        (
+            ["--model", "model", "--accelerators", "16xA100", "--pool", "POOL", *QUESTION],
+            "has no A100",
+            "--accelerators 16",
+        ),
+        (["--model", "model", "--accelerators", "99", "--pool", "POOL", *QUESTION], "asks for 99", "16` or less"),
+        (["--model", "model", "--accelerators", "16xH100", "--tp", "3", *QUESTION], "does not divide 16", "15 or 18"),
+        (
+            ["--model", "model", "--accelerators", "16xH100", "--method", "rl", *QUESTION[:4]],
+            "--method rl",
+            "pretrain or sft",
+        ),
+        (
+            ["--model", "model", "--accelerators", "16xH100", "--scale", "8,x", *QUESTION],
+            "no list of numbers",
+            "8,16,32,64",
+        ),
+        (["--model", "odd.json", "--accelerators", "8xH100", *QUESTION], "model family 'mamba'", "layers=32"),
+        (
+            ["--model", "broken.json", "--accelerators", "8xH100", *QUESTION],
+            "no config.json that can be read",
+            "layers=32",
+        ),
+    ],
+)
+def test_refusals(words: list[str], what: str, fix: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (place / "odd.json").write_text('{"model_type": "mamba"}')
+    (place / "broken.json").write_text("{")
+    pool = str(ROOT / "cluster/pools/h100.yaml")
+    error = refusal(run(*[pool if word == "POOL" else word for word in words]))
+    assert what in error.what
+    assert fix in error.fix
+
+
+def test_run_refuses_what_cannot_fit(place: Path) -> None:
+    """Before anything is spent, and with the change that would help; --force is another matter."""
+    from warpbeam.job import load_job
+    from warpbeam.launch.begin import Request, plan_request, refuse_what_cannot_fit
+    from warpbeam.pool import load_pool
+
+    (place / "job.yaml").write_text(JOB.replace("path: model", "path: large").replace("16", "8"))
+    loaded: Any = load_job(place / "job.yaml")
+    plan = plan_request(Request(loaded, load_pool(ROOT / "cluster/pools/h100.yaml"))).plan
+    assert plan.fits is False
+    with pytest.raises(UserError, match="it cannot fit") as caught:
+        refuse_what_cannot_fit(plan, force=False)
+    assert "--force" in caught.value.fix
+    assert "offload: cpu" in caught.value.fix
+    assert caught.value.exit_code == 2
+    refuse_what_cannot_fit(plan, force=True)
+    result = CliRunner().invoke(app, ["run", "job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--yes"])
+    assert isinstance(result.exception, UserError)
+    assert result.exception.reason == "does_not_fit"
