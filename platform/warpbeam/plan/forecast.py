@@ -13,6 +13,7 @@ from warpbeam.plan.correction import Correction
 from warpbeam.plan.layouts import runs_here
 from warpbeam.plan.machine import STORE_BYTES_PER_S, Machine
 from warpbeam.plan.memory import PARTS, MemorySum, memory
+from warpbeam.plan.model_shape import attention_flops_per_token, matrix_flops_per_token
 from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import StepTime, step_time
 
@@ -23,8 +24,9 @@ STATES: Final = ("parameters", "gradients", "optimizer", "offloaded")
 CALIBRATED_MARGIN: Final = 0.06
 """Of the expected peak, where a run on the same pool has corrected it; without, plan/memory.py's margin."""
 FORMULAS: Final = {
-    "mfu_6n": "6 N tokens / (seconds x accelerators x peak); N: parameters a token passes through, output included",
+    "mfu_6n": "6 N tokens / (seconds x accelerators x peak); N: parameters a token uses, all embeddings included",
     "mfu_full": "(6 N + 12 L H s) tokens / (seconds x accelerators x peak); H: heads x head_dim, no causal discount",
+    "flops_per_token": "matrices: 6 x their weights, no lookup table; attention: 12 L H s, no causal discount",
     "memory": "states by ZeRO stage, activations as Korthikanti et al. 2022; the margin makes the fit a promise of 95%",
     "step_time": "a roofline of each class of operations, alpha-beta collectives less what overlaps, the 1F1B bubble",
     "cost": "accelerators x hours x the pool's price",
@@ -46,6 +48,7 @@ class Forecast:
         host_gib, nvme_gib: offloaded by one rank.
         time_parts: seconds; they sum to `step_s`. Empty where time is not known.
         mfu_6n, mfu_full: 0 to 1; None on CPUs, whose peak is an assumption.
+        matrix_flops, attention_flops: of one token, forward and backward.
     """
 
     strategy: str
@@ -71,6 +74,8 @@ class Forecast:
     price: float | None = None
     nodes: int = 1
     parameters: int = 0
+    matrix_flops: int = 0
+    attention_flops: int = 0
     corrected_by: tuple[str, ...] = field(default=())
 
     @property
@@ -142,6 +147,8 @@ def forecast(setup: Setup, machine: Machine, correction: Correction | None = Non
         price=machine.price,
         nodes=machine.nodes,
         parameters=setup.shape.parameters,
+        matrix_flops=matrix_flops_per_token(setup.shape),
+        attention_flops=attention_flops_per_token(setup.shape, setup.recipe.seq_len),
         corrected_by=correction.runs if correction else (),
     )
 

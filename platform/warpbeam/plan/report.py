@@ -90,6 +90,7 @@ def answer_json(found: Answer | None, *, steps: int | None) -> dict[str, Any]:
         "tokens_per_s": now.tokens_per_s,
         "mfu_6n": now.mfu_6n,
         "mfu_full": now.mfu_full,
+        "flops_per_token": {"matrices": now.matrix_flops, "attention": now.attention_flops},
         "hours": now.hours(steps),
         "cost": now.cost(steps),
         "checkpoint": {"bytes": now.checkpoint_bytes, "write_s": now.checkpoint_s},

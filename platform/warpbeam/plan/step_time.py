@@ -528,9 +528,3 @@ def _optimizer(setup: Setup, work: _Work, chip: Chip, c: Coefficients, m: int) -
     if layout.offload == "nvme":
         offload += 24.0 * states / (c["host.nvme_gb_s"] * 1e9 / layout.per_node)
     return 0.0, offload
-
-
-def model_flops_per_token(shape: ModelShape, seq_len: int) -> tuple[int, int]:
-    """(6N, 6N + 12 L H s) of one token; N are the parameters it passes through, the output product included."""
-    six = 6 * shape.active_parameters
-    return six, six + 12 * shape.layers * shape.query_size * seq_len

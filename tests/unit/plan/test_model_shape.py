@@ -9,7 +9,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
-from warpbeam.plan.model_shape import FAMILIES, flops_per_token, flops_per_token_6n, given_shape, model_shape
+from warpbeam.plan.model_shape import (
+    FAMILIES,
+    flops_per_token,
+    flops_per_token_6n,
+    given_shape,
+    matrix_flops_per_token,
+    model_shape,
+)
 
 SMALL: dict[str, Any] = {
     "vocab_size": 500,
@@ -152,6 +159,18 @@ def test_flops() -> None:
     assert flops_per_token(shape, 8192) == 6 * 8_030_261_248 + 12 * 32 * 4096 * 8192
     tied = model_shape({"model_type": "gpt2"})
     assert flops_per_token_6n(tied) == 6 * tied.parameters, "a tied embedding's output product is real work"
+
+
+@pytest.mark.parametrize("layers", [2, 24])
+def test_tying_embeddings_saves_their_parameters_and_no_work(layers: int) -> None:
+    """A known fault elsewhere: the embedding is taken off twice, and the output's product is forgotten."""
+    sizes = {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14}
+    config = {"model_type": "qwen2", "num_hidden_layers": layers, "num_key_value_heads": 1, **sizes}
+    tied, untied = (model_shape(config | {"tie_word_embeddings": flag}) for flag in (True, False))
+    assert untied.parameters - tied.parameters == 151_936 * 896
+    assert matrix_flops_per_token(untied) == matrix_flops_per_token(tied)
+    products = layers * (896 * (14 + 2) * 64 + 896 * 896 + 3 * 896 * 4864) + 151_936 * 896
+    assert matrix_flops_per_token(tied) == pytest.approx(6 * products, rel=1e-3)
 
 
 @pytest.mark.parametrize(

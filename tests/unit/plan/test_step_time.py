@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from warpbeam.plan.hardware import CHIPS, Chip, find_chip
 from warpbeam.plan.model_shape import ModelShape, model_shape
 from warpbeam.plan.setup import Layout, Lora, Precision, Recipe, Setup
-from warpbeam.plan.step_time import COEFFICIENTS, bubble_fraction, model_flops_per_token, step_time
+from warpbeam.plan.step_time import COEFFICIENTS, bubble_fraction, step_time
 
 
 def llama(hidden: int, layers: int, heads: int, ffn: int) -> ModelShape:
@@ -166,12 +166,6 @@ def test_context_parallelism_hides_behind_attention() -> None:
 def test_every_chip_has_its_efficiencies(chip: Chip, precision: Precision) -> None:
     found = step_time(setup(precision=precision), chip)
     assert 0.01 < found.mfu_6n < 0.95
-
-
-def test_flops_per_token() -> None:
-    six, full = model_flops_per_token(LLAMA_8B, 8192)
-    assert six == 6 * LLAMA_8B.parameters
-    assert full - six == 12 * 32 * 4096 * 8192
 
 
 def test_coefficients_are_physical() -> None:
