@@ -74,8 +74,12 @@ def find_model(model: str, config: StorageConfig, team: str | None, version: str
     from warpbeam.record.view import find_run
     from warpbeam.storage.connect import open_store
 
-    if "://" in model or Path(model).is_dir():
-        return model, Path(model.rstrip("/")).name
+    if "://" in model:
+        return model, model.rstrip("/").rpartition("/")[2]
+    # A bare name is a model or a run, whatever lies in this folder: `init` makes a folder of the run's own name.
+    folder = Path(model).expanduser()
+    if model.startswith((".", "~", "/")) or model.endswith("/") or (folder / "config.json").is_file():
+        return str(folder), folder.resolve().name
     if "/" in model:
         team, _, model = model.partition("/")
     store = open_store(config)

@@ -190,8 +190,9 @@ def _quoted(text: str) -> str:
 
 
 def _show(report: DataReport) -> None:
-    files = len(report.expansion.files)
-    say(f"{report.path}: {files} files, {report.records:,} records looked at, format {report.format}")
+    count = len(report.expansion.files)
+    files = "1 file" if count == 1 else f"{count} files"
+    say(f"{report.path}: {files}, {report.records:,} records looked at, format {report.format}")
     if report.other_formats:
         say(f"  could also be read as: {', '.join(report.other_formats)}")
     if report.fields:

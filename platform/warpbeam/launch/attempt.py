@@ -24,6 +24,7 @@ from warpbeam.launch.ray_room import waiting_for
 from warpbeam.launch.ray_session import RaySession, threads_per_rank
 from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours, resources_per_rank
 from warpbeam.launch.same_data import check_same_data
+from warpbeam.launch.same_name import Begin
 from warpbeam.launch.watch import AttemptWatch, Progress
 from warpbeam.record import keys
 from warpbeam.record.phases import Phase, PhaseClock
@@ -162,6 +163,8 @@ class Attempt:
             self._open_window()
 
     def _check_data(self, train_prefix: str) -> None:
+        if isinstance(self.opened.decision, Begin):
+            return
         changes = getattr(self.opened.decision, "changes", ())
         if not any(change.key.startswith("data.") for change in changes):  # those were judged by their own kind
             check_same_data(self.opened.view, train_prefix)
@@ -177,6 +180,8 @@ class Attempt:
 
     def _total_holds(self) -> bool:
         """Whether a total that an earlier attempt froze is still this job's."""
+        if isinstance(self.opened.decision, Begin):
+            return False
         changes = getattr(self.opened.decision, "changes", ())
         return not any(change.key in ("train.epochs", "train.max_steps") for change in changes)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from warpbeam.checkpoint.log import AlreadyRunning, newest_claim
+from warpbeam.checkpoint.log import AlreadyRunning, live_commits, newest_claim
 from warpbeam.errors import InfraError, UserError
 from warpbeam.job import Job, LoadedJob, parse_job
 from warpbeam.launch.calibration import read_correction
@@ -145,7 +145,8 @@ def open_run(planned: Planned, *, fresh: bool, allowed: Collection[str]) -> Open
     if state is not None and not state.ended:
         raise _already_running(view, state)
     changes = _changes(view, planned.job) if state is not None else []
-    decision = decide(planned.job.name, state, changes, allowed)
+    kept = bool(live_commits(view.log.read()))
+    decision = decide(planned.job.name, state, changes, allowed, kept=kept)
     if isinstance(decision, GoOn):
         planned = _as_before(planned, view)
     return Opened(planned, store, view, decision)

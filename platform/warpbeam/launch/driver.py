@@ -157,6 +157,7 @@ class Driver:
     def _one(self, claim: Claim, record: RecordWriter, preparation: BackgroundPreparation) -> AttemptEnd:
         self._write_facts(claim)
         while not self.session.up(TICK_S):
+            preparation.check()
             if self.interrupts.requested:
                 raise StoppedEarly
         if self.ray_ready_s is None:

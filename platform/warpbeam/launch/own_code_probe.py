@@ -22,9 +22,13 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            install = f"install {error.name!r} in this environment, or mend the import"
+            return {"what": "cannot be imported", "why": _where(error), "fix": install}
+        looked_in = list(dict.fromkeys(path for path in sys.path if path))[:2]
         return {
             "what": "cannot be imported",
-            "why": f"{error} (looked in {', '.join(sys.path[:3])}, ...)",
+            "why": f"{error} (looked in {', '.join(looked_in)}, ...)",
             "fix": "name the module as seen from the job file's folder or from the folder of this command",
         }
     except BaseException as error:

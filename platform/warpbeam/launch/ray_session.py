@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.launch.ray_train import import_ahead
 from warpbeam.pool import Pool
 
 OBJECT_STORE_BYTES = 200_000_000
 NODE_START_S = 120.0
+WORKERS_END_S = 5.0
 _TEMP_PREFIX = "wbray-"
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -151,10 +154,12 @@ class RaySession:
         self._up.set()
         if self._error is None:
             self._ended.wait()
+        workers = _workers() if self.is_local else []
         with contextlib.suppress(ImportError):
             import ray
 
             ray.shutdown()  # also what a broken start left behind
+        _end(workers)
 
     def _start(self) -> None:
         import ray
@@ -248,6 +253,24 @@ def _lean_and_patient() -> Iterator[None]:
     finally:
         for owner, name, usual, _ in known:
             setattr(owner, name, usual)
+
+
+def _workers() -> list[psutil.Process]:
+    """Processes that our own raylet has started."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process().children():
+            if child.name() == "raylet":
+                return child.children(recursive=True)
+    return []
+
+
+def _end(workers: list[psutil.Process]) -> None:
+    """A worker may lock itself up in Ray's own exit handlers (seen with Train's controller), and then keeps its memory
+    until the machine is started anew."""
+    _, left = psutil.wait_procs(workers, timeout=WORKERS_END_S)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def _sweep_leftovers() -> None:

@@ -15,7 +15,7 @@ from warpbeam.record.states import RunState
 
 @dataclass(frozen=True)
 class Begin:
-    """Nothing of this name is there."""
+    """Nothing of this name is there, or nothing of it was kept: what an earlier attempt froze is void."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Finished:
 
 
 def decide(
-    run: str, state: RunState | None, changes: Sequence[Change], allowed: Collection[str] = ()
+    run: str, state: RunState | None, changes: Sequence[Change], allowed: Collection[str] = (), *, kept: bool = True
 ) -> Begin | GoOn | Finished:
     """What to do, or the reason not to.
 
@@ -39,6 +39,7 @@ def decide(
         state: of the run in the store; None when there is none.
         changes: of the job since the run began.
         allowed: keys that the user has agreed to (`--allow train.lr`).
+        kept: it has a checkpoint. Without one there is nothing that another job file could spoil.
 
     Raises:
         UserError: finished and changed, or changed in a way that was not agreed to or cannot be.
@@ -55,6 +56,8 @@ def decide(
             f"the finished run stays as it is: `warpbeam status {run}`",
             reason="finished_and_changed",
         )
+    if changes and not kept:
+        return Begin()
     impossible = [change for change in changes if change.kind == "impossible"]
     if impossible:
         raise UserError(

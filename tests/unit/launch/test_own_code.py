@@ -24,6 +24,7 @@ NOT_CALLABLE = 3
 def root(tmp_path: Path) -> Path:
     (tmp_path / "my_hooks.py").write_text(GOOD)
     (tmp_path / "broken.py").write_text("x = 1\nx.missing\n")
+    (tmp_path / "needs.py").write_text("import not_there.inside\n")
     (tmp_path / "wrong.py").write_text("def f(:\n")
     (tmp_path / "leaves.py").write_text("import os\nos._exit(7)\n")
     return tmp_path
@@ -42,6 +43,7 @@ def test_a_job_without_own_code_starts_no_process(tmp_path: Path) -> None:
     ("target", "words"),
     [
         ("nowhere.mod:f", ["cannot be imported", "No module named 'nowhere'"]),
+        ("needs:f", ["needs.py:1: ModuleNotFoundError", "install 'not_there' in this environment"]),
         ("my_hooks:rendre", ["does not exist", "few, loss, render"]),
         ("my_hooks:NOT_CALLABLE", ["cannot be called", "int"]),
         ("my_hooks:few", ["does not take its arguments", "(record)"]),

@@ -46,6 +46,13 @@ def test_a_change_that_needs_consent() -> None:
     assert decide("tiny", RunState.STOPPED, LR, ["train.lr"]) == GoOn(tuple(LR))
 
 
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.STOPPED, RunState.INTERRUPTED])
+def test_a_run_that_kept_nothing_begins_anew_with_a_mended_job(state: RunState) -> None:
+    """The error told the user to change the data: the same command must then not be refused."""
+    assert decide("tiny", state, [*SEED, *LR], kept=False) == Begin()
+    assert decide("tiny", state, [], kept=False) == GoOn(())
+
+
 def test_differences_are_told_down_to_the_key_that_differs() -> None:
     old, new = ({"a": 1, "size": {"h": hidden, "n": 2}} for hidden in (64, 128))
     model = Change("model.config", old, new, "impossible")
