@@ -1,4 +1,4 @@
-"""The config.json of the model that a job names by path, so that the plan can count parameters and memory."""
+"""The config of a model that is named by path, or whose tokenizer is, so that the plan can count."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ if TYPE_CHECKING:
 
 
 def read_model_config(job: Job, root: Path, config: StorageConfig) -> dict[str, Any] | None:
-    """The model's config; None for a model from scratch or one that the user's own code builds.
+    """The model's config; None where the job says all there is to know, or the user's own code builds the model.
 
     Raises:
         UserError: there is no such model.
         InfraError: the place it is in cannot be reached.
     """
-    if job.model.path is None or job.code.model is not None:
+    if job.code.model is not None:
         return None
     from warpbeam.data.tokenizer_files import local_folder
 
+    if job.model.path is None:
+        given, tokenizer = job.model.config, job.model.tokenizer
+        if given is None or "vocab_size" in given or not isinstance(tokenizer, str):
+            return None
+        entries = _entries(local_folder(tokenizer, root, config) / "tokenizer.json")
+        return given | {"vocab_size": entries} if entries else None
     folder = local_folder(job.model.path, root, config, revision=job.model.revision)
     path = folder / "config.json"
     try:
@@ -37,3 +43,15 @@ def read_model_config(job: Job, root: Path, config: StorageConfig) -> dict[str, 
     except ValueError as error:
         raise UserError(f"{job.model.path}/config.json is not JSON", why=str(error), reason="bad_model") from error
     return found
+
+
+def _entries(path: Path) -> int | None:
+    """Ids of a tokenizer.json, as the engine sizes an embedding; None where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        vocabulary = content["model"]["vocab"]  # a table of ids, or (unigram) a list in their order
+        ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+        last: int = max([*ids, *(token["id"] for token in content.get("added_tokens", []))])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # preparation loads it with all care, and says what is wrong
+    return last + 1
