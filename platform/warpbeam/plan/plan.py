@@ -231,13 +231,13 @@ def asked_world_size(job: Job, pool: Pool) -> int:
 def _does_not_divide(job: Job, pool: Pool, ranks: int) -> UserError:
     micro_batch = job.parallelism.micro_batch or 1
     unit = ranks * micro_batch
-    batches = " or ".join(map(str, nearest_multiples(job.train.global_batch, unit)))
+    batches = " or ".join(f"`global_batch: {near}`" for near in nearest_multiples(job.train.global_batch, unit))
     sizes = legal_world_sizes(job.train.global_batch, micro_batch, max(ranks, pool.max_ranks))
     nearby = sorted(sorted(sizes, key=lambda size: abs(size - ranks))[:3])
     by = f"{ranks} ranks" if micro_batch == 1 else f"{ranks} ranks x micro_batch {micro_batch} = {unit}"
-    fix = f"write `global_batch: {batches}`"
+    fix = f"write {batches}"
     if nearby:
-        fix += f", or keep it and use {' or '.join(map(str, nearby))} accelerators"
+        fix += f", or keep it and use {' or '.join(map(str, nearby))} accelerator{'' if nearby == [1] else 's'}"
     return UserError(
         f"train.global_batch {job.train.global_batch} does not divide by {by}", fix=fix, reason="batch_does_not_divide"
     )

@@ -80,14 +80,24 @@ def test_cpu_ranks_may_share_cores_with_a_warning() -> None:
             "write `accelerators: 16` or less",
         ),
         ({"resources__accelerators": {"min": 5, "max": 9}}, pool(), "asks for 5, the pool", "write `accelerators: 4`"),
-        ({"resources__accelerators": 3}, pool(), "16 does not divide by 3 ranks", "`global_batch: 15 or 18`"),
+        (
+            {"resources__accelerators": 3},
+            pool(),
+            "16 does not divide by 3 ranks",
+            "`global_batch: 15` or `global_batch: 18`",
+        ),
         ({"resources__accelerators": 3}, pool(), "16 does not divide", "use 1 or 2 or 4 accelerators"),
-        ({"resources__accelerators": {"min": 3, "max": 3}}, pool(), "does not divide by 3 ranks", "15 or 18"),
+        (
+            {"resources__accelerators": {"min": 3, "max": 3}},
+            pool(),
+            "does not divide by 3 ranks",
+            "`global_batch: 15` or `global_batch: 18`",
+        ),
         (
             {"resources__accelerators": 2, "parallelism__micro_batch": 3},
             pool(),
             "does not divide by 2 ranks x micro_batch 3 = 6",
-            "`global_batch: 12 or 18`",
+            "`global_batch: 12` or `global_batch: 18`",
         ),
         (
             {"train__global_batch": 1, "resources__accelerators": 2},
