@@ -3,7 +3,7 @@
 gloo's threads hold the tensors of the last collective a moment longer than the rank that waits for it. A tensor that
 Python has seen is let go under the GIL, and a thread that asks a finalising interpreter for the GIL is unwound through
 C++ that does not allow it: "terminate called without an active exception", SIGABRT, and a run that had succeeded fails
-under torchrun (a quarter of short runs on two busy cores, torch 2.11, Python 3.11). So the process is left before.
+under torchrun (a quarter of short runs on two busy cores, torch 2.13, Python 3.11). So the process is left before.
 """
 
 from __future__ import annotations
