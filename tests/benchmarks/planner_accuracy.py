@@ -30,7 +30,7 @@ from tests.benchmarks.planner_scores import (
 from tests.benchmarks.published import DATA, Reading, read_rows
 from tests.benchmarks.published_speed import mfu_error as mfu_error_of
 from warpbeam.plan.memory_coefficients import from_dict
-from warpbeam.plan.step_time import COEFFICIENTS
+from warpbeam.plan.time_coefficients import COEFFICIENTS
 
 LEFT_OUT: Final = DATA.with_name("left_out.json")
 COLUMNS: Final = (

@@ -1,4 +1,4 @@
-"""Refits the coefficients of plan/step_time.py on published runs, and says how well it predicts rows it has not seen.
+"""Refits the time model (plan/step_time.py) on published runs, and says how well it predicts rows it has not seen.
 
     python -m tests.benchmarks.planner_fit_time [FILE.csv] [--write] [--folds] [--sources]
 
@@ -21,10 +21,11 @@ import numpy as np
 
 from tests.benchmarks.published import DATA, read_rows
 from tests.benchmarks.published_speed import Speed, read_speed
-from warpbeam.plan import step_time as model
+from warpbeam.plan import time_coefficients
+from warpbeam.plan.step_time import step_time
 
 LEFT_OUT: Final = DATA.with_name("left_out.json")
-TARGET: Final = Path(model.__file__).parent / "coefficients_time.json"
+TARGET: Final = time_coefficients.FILE
 BEND: Final = 0.15  # of the logarithm
 SOURCE_POWER: Final = 0.5  # a source of n rows weighs n ** 0.5
 
@@ -214,7 +215,7 @@ def without_group(rows: Sequence[Speed], groups: Sequence[str], group: str, star
 
 def predicted(row: Speed, theta: np.ndarray) -> float:
     """Tokens per second and accelerator."""
-    return model.step_time(row.setup, row.chip, to_coefficients(theta)).tokens_per_s_per_accelerator
+    return step_time(row.setup, row.chip, to_coefficients(theta)).tokens_per_s_per_accelerator
 
 
 def error(row: Speed, theta: np.ndarray) -> float:
@@ -234,7 +235,7 @@ def fit(rows: Sequence[Speed], start: np.ndarray | None = None, steps: int = 25)
 
     def residuals(theta: np.ndarray) -> np.ndarray:
         c = to_coefficients(theta)
-        own = [model.step_time(row.setup, row.chip, c).tokens_per_s_per_accelerator for row in rows]
+        own = [step_time(row.setup, row.chip, c).tokens_per_s_per_accelerator for row in rows]
         return np.log(own) - target
 
     return _levenberg_marquardt(residuals, weights, _GUESS.copy() if start is None else start.copy(), steps)
@@ -294,7 +295,7 @@ def report(title: str, errors: Sequence[tuple[Speed, float]], *, by_source: bool
 def write(theta: np.ndarray) -> None:
     """Store the coefficients with the command that made them."""
     content = {
-        "about": "Fitted by `python -m tests.benchmarks.planner_fit_time --write`; meanings in plan/step_time.py.",
+        "about": "Fitted by `python -m tests.benchmarks.planner_fit_time --write`; meanings in that file.",
         "coefficients": _rounded(theta),
     }
     TARGET.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

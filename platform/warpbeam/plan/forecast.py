@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from warpbeam.plan.correction import Correction
+from warpbeam.plan.flops import attention_flops_per_token, matrix_flops_per_token
 from warpbeam.plan.layouts import runs_here
 from warpbeam.plan.machine import STORE_BYTES_PER_S, Machine
 from warpbeam.plan.memory import PARTS, MemorySum, memory
-from warpbeam.plan.model_shape import attention_flops_per_token, matrix_flops_per_token
 from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import StepTime, step_time
 

@@ -241,8 +241,14 @@ CHIPS: Final[tuple[Chip, ...]] = (
           link=5, domain=64, nic=0.2, host=6, watts=0),
 )  # fmt: skip
 
-# Names that say no chip: a class by its memory, as people label a table's column.
-_BY_CLASS: Final = {"24GBCLASS": "RTX3090-24GB", "40GBCLASS": "A100-SXM-40GB", "80GBCLASS": "A100-SXM-80GB"}
+# Names that say no chip: a class by its memory, as people label a table's column; and GH200's, whose driver states the
+# host's memory.
+_BY_BEGINNING: Final = {
+    "NVIDIAGH200": "GH200-96GB",
+    "24GBCLASS": "RTX3090-24GB",
+    "40GBCLASS": "A100-SXM-40GB",
+    "80GBCLASS": "A100-SXM-80GB",
+}
 _SYNONYMS: Final = {
     "TPUV5LITEPOD": "TPUV5E",
     "TPUTRILLIUM": "TPUV6E",
@@ -266,7 +272,7 @@ def find_chip(name: str) -> Chip:
     for chip in CHIPS:
         if squeezed == re.sub(r"[^A-Z0-9]", "", chip.name.upper()):
             return chip
-    for beginning, known in _BY_CLASS.items():
+    for beginning, known in _BY_BEGINNING.items():
         if squeezed.startswith(beginning):
             return find_chip(known)
     family = _family(text)

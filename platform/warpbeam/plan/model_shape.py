@@ -17,12 +17,8 @@ __all__ = [
     "CONFIG_KEYS",
     "FAMILIES",
     "ModelShape",
-    "attention_flops_per_token",
-    "flops_per_token",
-    "flops_per_token_6n",
     "given_shape",
     "is_known",
-    "matrix_flops_per_token",
     "model_shape",
 ]
 
@@ -185,34 +181,6 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
     counts = {name: round(value * scale) for name, value in less.items()}
     kept = {name: getattr(counted, name) for name in counted.__dataclass_fields__ if name not in counts}
     return ModelShape(**kept | counts | {"family": "given", "gated": not plain})
-
-
-def flops_per_token_6n(shape: ModelShape) -> int:
-    """6N: two operations a parameter forward, four backward; N counts embeddings, as published MFU figures do. A tied
-    table's output product is real work; where the input has a table of its own, 6N counts that too."""
-    return 6 * shape.active_parameters
-
-
-def flops_per_token(shape: ModelShape, seq_len: int) -> int:
-    """6N + 12 L H s: with attention's scores and values over `seq_len` tokens (PaLM, appendix B; H = heads x head_dim).
-
-    The causal half is not taken off, as published MFU figures do not.
-    """
-    return flops_per_token_6n(shape) + attention_flops_per_token(shape, seq_len)
-
-
-def matrix_flops_per_token(shape: ModelShape) -> int:
-    """What the matrices really cost a token: 6N without the tables it only looks itself up in, so a tied embedding and
-    a separate one cost the same. (Norms and biases, well under a hundredth, are counted along.)"""
-    looked_up = 0 if shape.tied else shape.vocab_size * shape.hidden_size
-    if shape.learned_positions:
-        looked_up += (shape.positions or 0) * shape.hidden_size
-    return 6 * (shape.active_parameters - looked_up)
-
-
-def attention_flops_per_token(shape: ModelShape, seq_len: int) -> int:
-    """12 L H s: scores and values over `seq_len` tokens, forward and backward, without a causal discount."""
-    return 12 * shape.layers * shape.query_size * seq_len
 
 
 def _kv_heads(get: _Getter, family: Family, heads: int) -> int:

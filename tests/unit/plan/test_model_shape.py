@@ -9,12 +9,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
+from warpbeam.plan.flops import flops_per_token, flops_per_token_6n, matrix_flops_per_token
 from warpbeam.plan.model_shape import (
     FAMILIES,
-    flops_per_token,
-    flops_per_token_6n,
     given_shape,
-    matrix_flops_per_token,
     model_shape,
 )
 

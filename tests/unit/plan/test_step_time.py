@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from warpbeam.plan.hardware import CHIPS, Chip, find_chip
 from warpbeam.plan.model_shape import ModelShape, model_shape
 from warpbeam.plan.setup import Layout, Lora, Precision, Recipe, Setup
-from warpbeam.plan.step_time import COEFFICIENTS, bubble_fraction, step_time
+from warpbeam.plan.step_time import bubble_fraction, step_time
+from warpbeam.plan.time_coefficients import COEFFICIENTS
 
 
 def llama(hidden: int, layers: int, heads: int, ffn: int) -> ModelShape:

@@ -6,30 +6,57 @@ import time
 
 import pytest
 import torch
+from transformers import AutoConfig
 
-from warpbeam.train.flops import peak_flops, training_flops_per_token
+from warpbeam.plan.model_shape import model_shape
+from warpbeam.train.flops import model_flops_per_token, peak_flops
 from warpbeam.train.metrics import StepMeter
 
 
 def test_flops_of_a_known_model() -> None:
     """Qwen2.5-1.5B at 4096: 6 * 1.5437e9 + 12 * 28 * 1536 * 4096."""
-    assert training_flops_per_token(1_543_714_304, 28, 1536, 4096) == pytest.approx(1.1376e10, rel=1e-3)
+    config = AutoConfig.for_model(
+        "qwen2",
+        vocab_size=151_936,
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    assert model_flops_per_token(config, 1, 4096) == 6 * 1_543_714_304 + 12 * 28 * 1536 * 4096
+
+
+def test_a_token_costs_the_experts_it_passes_through() -> None:
+    config = AutoConfig.for_model("mixtral", num_hidden_layers=2, hidden_size=64, intermediate_size=128)
+    shape = model_shape(config.to_dict())
+    counted = model_flops_per_token(config, shape.parameters, 128)
+    assert 6 * shape.active_parameters < counted < 6 * shape.parameters
+
+
+def test_an_unknown_family_is_counted_by_its_parameters() -> None:
+    config = AutoConfig.for_model("mamba2")
+    assert model_flops_per_token(config, 1000, 4096) == 6000
 
 
 @pytest.mark.parametrize(
     ("device", "peak"),
     [
-        ("NVIDIA H200", 989e12),
-        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H200", 989.4e12),
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
         ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA GH200 480GB", 989.4e12),
         ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA L4", 121e12),
         ("NVIDIA L40S", 362e12),
-        ("NVIDIA GeForce RTX 4090", None),
+        ("AMD Instinct MI300X", 1307.4e12),
+        ("NVIDIA GeForce RTX 4090", 165.2e12),
+        ("NVIDIA GeForce GTX 1080", None),
     ],
 )
 def test_peaks_by_name(device: str, peak: float | None) -> None:
-    assert peak_flops(device) == peak
+    assert peak_flops(device) == (pytest.approx(peak) if peak else None)
 
 
 def test_rates_are_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
