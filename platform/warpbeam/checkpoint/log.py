@@ -23,6 +23,7 @@ from typing import Any, Literal
 from warpbeam.checkpoint.members import Member
 from warpbeam.checkpoint.schema import WRITER, check_schema
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
+from warpbeam.record.states import RunState
 from warpbeam.storage import layout
 from warpbeam.storage.store import ObjectMissing, ObjectStore
 
@@ -175,7 +176,7 @@ class RunLog:
         totals = [entry.extra["total_steps"] for entry in self.read() if entry.kind == "total"]
         return int(totals[-1]) if totals else None
 
-    def state(self) -> tuple[str, str]:
+    def state(self) -> tuple[RunState, str]:
         """The newest state and its reason; see `newest_state`."""
         return newest_state(self.read())
 
@@ -274,7 +275,13 @@ class Claim:
         return self._append("delete", step=commit.step, manifest=commit.manifest, sha256=commit.sha256)
 
     def state(self, state: str, reason: str = "", *, members: Iterable[Member] = (), **extra: Any) -> Entry:
-        """Log a state of the run. `done`, `stopped` and `failed` end the attempt; "running" may name its ranks."""
+        """Log a state of the run. `done`, `stopped` and `failed` end the attempt; "running" may name its ranks.
+
+        Raises ValueError where the lifecycle (record/states.py) has no such step: a mistake in our code.
+        """
+        before, _ = self.log.state()
+        if not before.may_become(RunState(state)):
+            raise ValueError(f"attempt {self.attempt} of run {self.log.run} cannot become {state}: it is {before}")
         named = {"members": [m.to_dict() for m in members]}
         entry = self._append("state", state=state, reason=reason, **(named if named["members"] else {}), **extra)
         self.write_index_hint()
@@ -316,14 +323,14 @@ def newest_claim(entries: list[Entry]) -> Entry | None:
     return next((entry for entry in reversed(entries) if entry.kind == "claim"), None)
 
 
-def newest_state(entries: list[Entry]) -> tuple[str, str]:
-    """The newest state and its reason; ("running", "") right after a claim, ("new", "") for an empty log."""
+def newest_state(entries: list[Entry]) -> tuple[RunState, str]:
+    """The newest state and its reason; right after a claim the attempt starts, and an empty log waits for one."""
     for entry in reversed(entries):
         if entry.kind == "state":
-            return str(entry.extra["state"]), str(entry.extra.get("reason", ""))
+            return RunState(entry.extra["state"]), str(entry.extra.get("reason", ""))
         if entry.kind == "claim":
-            return "running", ""
-    return "new", ""
+            return RunState.STARTING, ""
+    return RunState.WAITING, ""
 
 
 def live_commits(entries: list[Entry]) -> list[Entry]:

@@ -19,20 +19,20 @@ def version(
 
     Exit code 1 for a combination that is known not to work.
     """
-    from warpbeam.launch.versions import compare, installed, known_conflicts
+    from warpbeam.versions import check_versions, installed_versions, known_conflicts
 
-    found = installed()
+    found = installed_versions()
     if not check:
         if json:
             print_json(found)
         else:
             say(f"warpbeam {found['warpbeam']}")
         return
-    rows, conflicts = compare(found), known_conflicts(found)
+    rows, conflicts = check_versions(found), known_conflicts(found)
     if json:
         print_json({"packages": [asdict(row) for row in rows], "conflicts": conflicts})
     else:
-        cells = [(row.name, row.tested, row.found or "-", row.remark) for row in rows]
+        cells = [(row.name, row.tested, row.installed or "-", row.note) for row in rows]
         print_table(("PACKAGE", "TESTED", "HERE", ""), cells)
         say("")
         for conflict in conflicts:

@@ -95,9 +95,3 @@ def blank_rows(count: int, seq_len: int) -> NDArray[np.uint8]:
     block[:, 4 * seq_len :] = PADDING
     block[:, 4 * seq_len] |= FIRST
     return block
-
-
-def token_flags(block: NDArray[np.uint8], seq_len: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(which tokens are padding, which carry loss), for reports and `data show`."""
-    flags = block[:, 4 * seq_len :]
-    return (flags & PADDING) != 0, (flags & TARGET) != 0

@@ -29,13 +29,13 @@ from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA
 from warpbeam.launch.ray_session import RayNeeds, RaySession, joined_address
 from warpbeam.launch.ray_train import Ending
-from warpbeam.launch.versions import installed
 from warpbeam.record import keys
 from warpbeam.record.phases import Phase, PhaseClock, place_ranks
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
 from warpbeam.record.writer import RecordWriter
 from warpbeam.train import ops
+from warpbeam.versions import installed_versions
 
 START_TIMEOUT_S = 600.0
 TICK_S = 0.1
@@ -227,7 +227,7 @@ class Driver:
             "pool_digest": self.planned.pool.digest,
             "price_per_accelerator_hour": self.planned.pool.pool.price_per_accelerator_hour,
             "plan": self.planned.plan.to_dict(),
-            "versions": installed(),
+            "versions": installed_versions(),
             "cwd": os.getcwd(),
             "at": round(time.time(), 3),
         }

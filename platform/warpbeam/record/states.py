@@ -1,4 +1,4 @@
-"""The lifecycle of a run, as one enum and one table.
+"""The lifecycle of an attempt of a run, as one enum and one table that the log keeps (`Claim.state`).
 
 What the log says is written by the attempt that holds the claim. `interrupted` is the one state that nobody can
 write: it is what readers see when an attempt is gone without having said how it ended.
@@ -34,10 +34,8 @@ _ENDED = frozenset({RunState.DONE, RunState.STOPPED, RunState.FAILED, RunState.I
 _FATES = frozenset({RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED})
 _NEXT: dict[RunState, frozenset[RunState]] = {
     RunState.WAITING: _FATES | {RunState.STARTING},
-    RunState.STARTING: _FATES | {RunState.RUNNING, RunState.DONE},
-    RunState.RUNNING: _FATES | {RunState.DONE, RunState.STARTING},
-    RunState.STOPPED: frozenset({RunState.STARTING}),
-    RunState.FAILED: frozenset({RunState.STARTING}),
-    RunState.INTERRUPTED: frozenset({RunState.STARTING, RunState.FAILED}),
-    RunState.DONE: frozenset(),
+    # A run whose steps were all done, and only the end was not written, goes from STARTING to DONE.
+    RunState.STARTING: _FATES | {RunState.STARTING, RunState.WAITING, RunState.RUNNING, RunState.DONE},
+    RunState.RUNNING: _FATES | {RunState.DONE},
+    **dict.fromkeys(_ENDED, frozenset()),  # the next attempt makes a claim of its own
 }

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from warpbeam.checkpoint.log import Entry, RunLog, live_commits, newest_claim
+from warpbeam.checkpoint.log import RunLog, live_commits, newest_claim, newest_state
 from warpbeam.errors import UserError
 from warpbeam.record import keys
 from warpbeam.record.states import RunState
@@ -85,12 +85,9 @@ class RunView:
         """The state and its reason code."""
         entries = self.log.read()
         claim = newest_claim(entries)
-        if claim is None:
-            return RunState.WAITING, ""
-        last = _last_state(entries, claim)
-        state = RunState(last.extra["state"]) if last else RunState.STARTING
-        if state.ended or self.log.alive(claim):
-            return state, str(last.extra.get("reason", "")) if last else ""
+        state, reason = newest_state(entries)
+        if claim is None or state.ended or self.log.alive(claim):
+            return state, reason
         return RunState.INTERRUPTED, "processes_gone"
 
     def attempts(self) -> list[str]:
@@ -254,11 +251,6 @@ def eta_s(rows: list[dict[str, Any]], total_steps: int | None) -> float | None:
 def json_lines(data: bytes) -> list[dict[str, Any]]:
     """Rows of a JSON-lines object; a torn last line is left out."""
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
-
-
-def _last_state(entries: list[Entry], claim: Entry) -> Entry | None:
-    own = [entry for entry in entries if entry.seq > claim.seq and entry.kind == "state"]
-    return own[-1] if own else None
 
 
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:

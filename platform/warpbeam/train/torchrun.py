@@ -29,16 +29,19 @@ from warpbeam.launch import secrets
 from warpbeam.launch.begin import Opened, Planned, Request, open_run, plan_request
 from warpbeam.launch.own_code import check_own_code, python_path
 from warpbeam.launch.same_name import Finished
-from warpbeam.launch.versions import installed
 from warpbeam.pool import load_pool
 from warpbeam.record import keys
+from warpbeam.record.states import RunState
 from warpbeam.record.stop import members
 from warpbeam.train import ops
+from warpbeam.train.callbacks.console import Console
 from warpbeam.train.ranks import Ranks
 from warpbeam.train.worker import Outcome, RunSpec, run_rank
+from warpbeam.versions import installed_versions
 
 if TYPE_CHECKING:
     from warpbeam.storage.store import ObjectStore
+    from warpbeam.train.context import Context
 
 SCHEMA = "warpbeam/attempt/v1"
 
@@ -77,7 +80,7 @@ def train(options: Options, ranks: Ranks) -> Outcome | None:
         return None
     stop = stop_on_signals()
     try:
-        outcome = run_rank(told, stop=stop)
+        outcome = run_rank(told, stop=stop, callbacks=(Console(), opening) if opening is not None else ())
     except BaseException as error:
         if opening is not None:
             opening.failed(error)
@@ -140,6 +143,10 @@ class _Opening:
             launcher="torchrun",
             plan=planned.plan.to_dict(),
         )
+
+    def on_start(self, ctx: Context) -> None:
+        """The ranks are about to train (a callback's moment)."""
+        self.claim.state(RunState.RUNNING)
 
     def ended(self, outcome: Outcome) -> None:
         """The engine returned."""
@@ -205,7 +212,7 @@ class _Opening:
             "pool_digest": planned.pool.digest,
             "price_per_accelerator_hour": planned.pool.pool.price_per_accelerator_hour,
             "plan": planned.plan.to_dict(),
-            "versions": installed(),
+            "versions": installed_versions(),
             "cwd": os.getcwd(),
             "at": round(time.time(), 3),
         }

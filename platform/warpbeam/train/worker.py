@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from warpbeam.data.dataset import Dataset, open_dataset
 from warpbeam.data.tokenizer_store import load_stored_tokenizer
 from warpbeam.errors import PlatformError
 from warpbeam.job import Job, parse_job
-from warpbeam.launch.versions import installed
 from warpbeam.plan.plan import Plan
 from warpbeam.pool import parse_pool
 from warpbeam.record.phases import Phase, PhaseClock
@@ -36,6 +35,7 @@ from warpbeam.train.ranks import join, pick_device
 from warpbeam.train.recipes import lm
 from warpbeam.train.saving import Checkpoints, Identity
 from warpbeam.train.setup import Setup
+from warpbeam.versions import installed_versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +69,16 @@ class Outcome:
     metrics: dict[str, Any]
 
 
-def run_rank(spec: RunSpec, *, stop: threading.Event | None = None) -> Outcome:
+def run_rank(spec: RunSpec, *, stop: threading.Event | None = None, callbacks: Sequence[Any] = ()) -> Outcome:
     """Train as one rank; the launcher's environment says which. Collective.
 
     Args:
         stop: whoever sets it makes all ranks end after the same step, with a checkpoint.
+        callbacks: the launcher's own, told before the job's.
     """
     rank = _Rank(spec)
     with rank.record() as sink:
-        ctx = Context(rank.setup(sink, stop or threading.Event()))
+        ctx = Context(rank.setup(sink, stop or threading.Event(), callbacks))
         recipe(rank.job)(ctx)
         state = ctx.finish()
         rank.clock.switch(Phase.IDLE)
@@ -134,7 +135,7 @@ class _Rank:
             watch_stop=self.ranks.is_first,
         )
 
-    def setup(self, sink: RecordWriter, stop: threading.Event) -> Setup:
+    def setup(self, sink: RecordWriter, stop: threading.Event, callbacks: Sequence[Any]) -> Setup:
         """Everything that a Context needs. Collective."""
         total_steps = self.ranks.broadcast(self._total_steps() if self.ranks.is_first else None)
         plan = Plan.from_dict(self.spec.plan)
@@ -165,7 +166,7 @@ class _Rank:
             scratch=self.scratch,
             peak_flops=peak_flops(torch.cuda.get_device_name(self.device)) if is_gpu else None,
             stop=stop,
-            callbacks=Callbacks([*standard_callbacks(self.ranks, self.spec.launcher), *own_callbacks]),
+            callbacks=Callbacks([*standard_callbacks(self.ranks), *callbacks, *own_callbacks]),
         )
 
     def _checkpoints(self, sink: RecordWriter, plan: Plan, data: Dataset) -> Checkpoints:
@@ -173,7 +174,7 @@ class _Rank:
             job_digest=digest(self.job),
             data_fingerprint=data.sources.fingerprint,
             plan=plan.to_dict(),
-            versions=installed() if self.ranks.is_first else {},
+            versions=installed_versions() if self.ranks.is_first else {},
         )
         return Checkpoints(
             self.store,

@@ -60,7 +60,7 @@ def test_entries_are_numbered_without_gaps_and_read_back(store: MemoryStore) -> 
 
 def test_an_empty_log_says_so(store: MemoryStore) -> None:
     log = open_log(store)
-    assert (log.read(), log.state(), log.total(), log.newest_commit()) == ([], ("new", ""), None, None)
+    assert (log.read(), log.state(), log.total(), log.newest_commit()) == ([], ("waiting", ""), None, None)
 
 
 def test_a_reader_sees_what_others_append(store: MemoryStore) -> None:
@@ -237,11 +237,23 @@ def test_the_index_hint_is_replaced_on_change(store: MemoryStore) -> None:
         return [(hint.state, hint.step) for hint in map(layout.parse_index_key, keys) if hint]
 
     claim = open_log(store).claim("a1")
-    assert hints() == [("running", 0)]
+    assert hints() == [("starting", 0)]
+    claim.state("running")
     commit(claim, 20)
     assert hints() == [("running", 20)]
     claim.state("done")
     assert hints() == [("done", 20)]
+
+
+def test_the_log_keeps_the_lifecycle(store: MemoryStore) -> None:
+    claim = open_log(store).claim("a1")
+    claim.state("running")
+    with pytest.raises(ValueError, match="cannot become starting: it is running"):
+        claim.state("starting")
+    claim.state("done")
+    with pytest.raises(ValueError, match="it is done"):
+        claim.state("failed")
+    open_log(store).claim("a2").state("starting")
 
 
 def test_a_hint_that_cannot_be_written_costs_nothing(store: MemoryStore) -> None:

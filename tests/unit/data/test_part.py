@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tests.unit.data.arrays import Arrays
 from warpbeam.data.pack import pack
-from warpbeam.data.part import IGNORED, Rows, blank_rows, decode_rows, encode_part, stride, token_flags
+from warpbeam.data.part import IGNORED, Rows, blank_rows, decode_rows, encode_part, stride
 
 SEQ_LEN = 12
 
@@ -92,9 +92,6 @@ def test_blank_rows_are_padding_without_loss() -> None:
     assert (got.labels == IGNORED).all()
     assert (got.segment_ids == 0).all()
     assert got.position_ids[1].tolist() == list(range(SEQ_LEN))
-    padding, targets = token_flags(blank, SEQ_LEN)
-    assert padding.all()
-    assert not targets.any()
 
 
 def test_the_bytes_are_frozen() -> None:

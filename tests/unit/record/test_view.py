@@ -186,6 +186,7 @@ def test_a_stop_request_goes_to_the_newest_attempt(store: LocalStore) -> None:
 
 def test_the_lifecycle() -> None:
     assert RunState.RUNNING.may_become(RunState.DONE)
+    assert RunState.STARTING.may_become(RunState.WAITING)
     assert not RunState.DONE.may_become(RunState.STARTING)
     assert not RunState.RUNNING.ended
     assert RunState.INTERRUPTED.ended

@@ -1,17 +1,16 @@
-"""The callbacks that every run has: TensorBoard files, a loss curve, and under torchrun a line on the terminal."""
+"""The callbacks that every run has, whoever launched it: TensorBoard files and a loss curve."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from warpbeam.train.callbacks.console import Console
 from warpbeam.train.callbacks.loss_curve import LossCurve
 from warpbeam.train.callbacks.tensorboard import TensorBoard
 from warpbeam.train.ranks import Ranks
 
 
-def standard_callbacks(ranks: Ranks, launcher: str) -> list[Any]:
+def standard_callbacks(ranks: Ranks) -> list[Any]:
     """Of this rank: only the first one has any."""
     if not ranks.is_first:
         return []
-    return [TensorBoard(), LossCurve(), *([Console()] if launcher == "torchrun" else [])]
+    return [TensorBoard(), LossCurve()]
