@@ -12,6 +12,7 @@ from warpbeam.errors import UserError
 
 if TYPE_CHECKING:
     from warpbeam.storage.config import StorageConfig
+    from warpbeam.storage.store import ObjectStore
 
 ModelName = Annotated[
     str,
@@ -65,6 +66,22 @@ def deploy(
     say(f"  $ curl {served.url}/v1/models")
 
 
+def _neither(name: str, store: ObjectStore, team: str | None, no_run: UserError) -> UserError:
+    """No model and no run of this name: say what there is of both."""
+    from warpbeam.cli.models import list_models
+
+    if no_run.reason != "no_such_run":
+        return no_run
+    names = list(dict.fromkeys(found.name for found in list_models(store, team)))[:5]
+    models = f"the newest models there: {', '.join(names)}" if names else "there are no models"
+    return UserError(
+        f"there is no model and no run {name!r} in {store.uri}",
+        why=f"{models}; {no_run.why}",
+        fix="`warpbeam models` and `warpbeam list` show all; a folder is written ./NAME",
+        reason="no_such_model",
+    )
+
+
 def find_model(model: str, config: StorageConfig, team: str | None, version: str | None) -> tuple[str, str]:
     """(address, default name) of what a person named. A run that was never exported is exported now."""
     from pathlib import Path
@@ -93,6 +110,9 @@ def find_model(model: str, config: StorageConfig, team: str | None, version: str
                 reason="no_such_version",
             )
         return wanted[0].uri, model
-    view = find_run(store, model, team)
+    try:
+        view = find_run(store, model, team)
+    except UserError as error:
+        raise _neither(model, store, team, error) from error
     note(f"{model} is a run without an exported model: exporting its last checkpoint")
     return export_model(view.store, view.team, view.run, "last").uri, model

@@ -204,3 +204,5 @@ def _show(report: DataReport) -> None:
         say(f"  {tokens:>7} {'█' * max(1, round(40 * count / most))} {count}")
     for place in report.bad_places:
         warn(place)
+    if report.bad:
+        warn("bad records end a run: mend them, or write `on_bad_record: skip` under data: (at most 5% may be skipped)")

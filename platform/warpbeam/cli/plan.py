@@ -289,7 +289,7 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     offload = "" if plan.offload == "none" else f", states in {plan.offload}"
     lines = [
         ("run", f"{plan.team}/{plan.run}"),
-        ("method", f"{plan.method}, {parameters} parameters, {plan.precision}"),
+        ("method", f"{_method(plan)}, {parameters} parameters, {plan.precision}"),
         ("ranks", f"{plan.world_size} x {plan.accelerator}, {plan.strategy}{offload}"),
         ("batch", _batch(plan)),
         ("tokens", f"{plan.tokens_per_step:,} a step ({plan.global_batch} rows of {plan.seq_len})"),
@@ -297,6 +297,11 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     if plan.answer is not None:
         lines += answer_lines(plan.answer, steps=plan.steps, why=plan.why, open_choice=plan.was_open)
     return lines
+
+
+def _method(plan: Plan) -> str:
+    """The built-in method, or which function is the loop."""
+    return f"own loop {plan.method}" if ":" in plan.method else plan.method
 
 
 def _batch(plan: Plan) -> str:

@@ -33,6 +33,8 @@ CHARS_PER_TOKEN = 3.6
 TOKENS_PER_TURN = 5
 """What a chat template adds to each turn."""
 MIN_SEQ_LEN, MAX_SEQ_LEN = 128, 8192
+TEXT_ROWS = 64
+"""A small collection of texts is cut into about this many rows at least."""
 FITTING_SHARE = 0.99
 """seq_len is the power of two that holds this share of the examples."""
 
@@ -144,9 +146,13 @@ def _measure(
 
 
 def proposed_seq_len(lengths: Sequence[int], format_name: str) -> int:
-    """The power of two, within limits, that holds nearly all examples; texts are split, so they get a usual one."""
+    """The power of two, within limits, that holds nearly all examples.
+
+    Texts are split, so they get a usual one, or less where that would make a handful of rows.
+    """
     if format_name == "text":
-        return 1024 if sum(lengths) < 1 << 20 else 2048
+        usual = 1024 if sum(lengths) < 1 << 20 else 2048
+        return min(max(_power_of_two(sum(lengths) // TEXT_ROWS), MIN_SEQ_LEN), usual)
     return min(max(_power_of_two(_percentile(sorted(lengths), FITTING_SHARE)), MIN_SEQ_LEN), MAX_SEQ_LEN)
 
 

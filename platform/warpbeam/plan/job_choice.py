@@ -92,7 +92,8 @@ def choose_for_job(
 
 
 def _why(job: Job, machine: Machine, space: Space, tried: int, *, fits: bool, likely: bool) -> str:
-    """What decided, in words."""
+    """What decided, in words; a loop of one's own shards by `ctx.shard` or as it likes."""
+    own = "; a loop that does not call ctx.shard shards in its own way" if job.recipe else ""
     if tried > 1:
         open_words = [
             word
@@ -103,10 +104,11 @@ def _why(job: Job, machine: Machine, space: Space, tried: int, *, fits: bool, li
             )
             if len(options) > 1
         ]
-        return f"{why_words(fits=fits, likely=likely)} ({', '.join(open_words)} left open)"
+        return f"{why_words(fits=fits, likely=likely)} ({', '.join(open_words)} left open){own}"
     if job.parallelism.strategy_is_open:
-        return "a CPU pool rehearses ZeRO-3" if machine.is_cpu else "the default where the model is not known"
-    return "as the job says"
+        kept = "a CPU pool rehearses ZeRO-3" if machine.is_cpu else "the default where the model is not known"
+        return kept + own
+    return "as the job says" + own
 
 
 def _space(job: Job, machine: Machine, shape: ModelShape | None, enough: int) -> Space:

@@ -46,5 +46,6 @@ def test_an_address_is_taken_as_it_is(store: StorageConfig) -> None:
 
 
 def test_neither_model_nor_run(store: StorageConfig) -> None:
-    with pytest.raises(UserError, match="there is no run"):
+    with pytest.raises(UserError, match="there is no model and no run 'nothing'") as caught:
         find_model("nothing", store, None, None)
+    assert "the newest models there: mine; there are no runs at all" in str(caught.value)

@@ -119,4 +119,7 @@ def test_seq_len_holds_nearly_all() -> None:
     assert proposed_seq_len([10] * 1000 + [5000], "messages") == 128
     assert proposed_seq_len([700] * 10, "messages") == 1024
     assert proposed_seq_len([10**6], "messages") == 8192
-    assert proposed_seq_len([10] * 5, "text") == 1024
+    assert proposed_seq_len([10] * 5, "text") == 128
+    assert proposed_seq_len([1000] * 20, "text") == 512
+    assert proposed_seq_len([1000] * 100, "text") == 1024
+    assert proposed_seq_len([1000] * 2000, "text") == 2048
