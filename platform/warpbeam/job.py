@@ -249,6 +249,13 @@ class CheckpointSpec(Section):
 
     every_steps: int | None = Field(None, ge=1, description="Default: at the end only.")
     keep: int = Field(3, ge=1, description="Newest ones kept; the best one is kept besides.")
+    keep_every: int | None = Field(
+        None, ge=1, examples=["1000"], description="Besides, those at multiples of this step are never given up."
+    )
+    background: bool = Field(
+        True,
+        description="Copy the state to host memory and go on while it is written; false: no copy, training waits.",
+    )
     store: StoreLocation | None = Field(
         None, examples=['"s3://bucket/prefix"'], description="Default: the pool's store."
     )

@@ -1,8 +1,9 @@
 """Which checkpoints to give up, and giving them up in an order that no crash can turn into a loss.
 
-The newest and the best always survive, also with `keep: 1`. A deletion is logged before the first object goes, so a
-reader never finds a committed checkpoint half gone; the new commit is in the log before anything old is given up, so
-there is no instant without one. Objects that a crash left behind are swept by the next attempt.
+The newest and the best always survive, also with `keep: 1`, and so do those at multiples of `keep_every`. A deletion is
+logged before the first object goes, so a reader never finds a committed checkpoint half gone; the new commit is in the
+log before anything old is given up, so there is no instant without one. Objects that a crash left behind are swept by
+the next attempt.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ def best_commit(commits: list[Entry]) -> Entry | None:
     return min(evaluated, key=lambda commit: (commit.extra["eval_loss"], commit.step, commit.seq), default=None)
 
 
-def decide(commits: list[Entry], keep: int) -> list[Entry]:
-    """Of live commits in log order, those to give up: all but the newest `keep` and the best."""
+def decide(commits: list[Entry], keep: int, keep_every: int | None = None) -> list[Entry]:
+    """Of live commits in log order, those to give up: all but the newest `keep`, the best, and each `keep_every`th."""
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
     best = best_commit(commits)
-    return [commit for commit in commits[:-keep] if commit is not best]
+    old = [commit for commit in commits[:-keep] if commit is not best]
+    return [commit for commit in old if keep_every is None or (commit.step or 0) % keep_every]
 
 
-def retain(store: ObjectStore, claim: Claim, keep: int) -> list[Entry]:
+def retain(store: ObjectStore, claim: Claim, keep: int, keep_every: int | None = None) -> list[Entry]:
     """Give up what `decide` says; call it on rank 0 after a commit. Returns what was given up.
 
     Raises:
         Fenced: another attempt has claimed the run; nothing was removed.
     """
-    given_up = decide(live_commits(claim.log.read()), keep)
+    given_up = decide(live_commits(claim.log.read()), keep, keep_every)
     for commit in given_up:
         claim.delete(commit)
         _remove(store, _folder(commit))

@@ -1,9 +1,9 @@
 """Saving a checkpoint: every rank writes and uploads its shard, then rank 0 alone makes it real.
 
 The order is the protocol (DESIGN section 5.5): shards, manifest, commit entry. Killed at any instant, the newest
-committed checkpoint is whole, because nothing is overwritten and only the commit makes anything visible. Collectives
-are given by the caller as two functions, so this file knows no launcher; a rank that fails makes all ranks raise the
-same error instead of leaving the others waiting.
+committed checkpoint is whole, because nothing is overwritten and only the commit makes anything visible. The work is
+done on threads while training goes on; collectives are given by the caller as two functions, so this file knows no
+launcher. A rank that fails makes all ranks raise the same error instead of leaving the others waiting.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -71,6 +72,107 @@ class SaveFailed(InfraError):
     default_reason = "save_failed"
 
 
+class CheckpointSave:
+    """One checkpoint on its way: this rank's shard, and on rank 0 then the commit, each on a thread of its own.
+
+    No collective happens on those threads, where it would mix with the training's. All ranks call `collect` together
+    once all of them are `uploaded`, and `outcome` once rank 0 has `committed`; called earlier, both wait.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        claim: Claim,
+        *,
+        step: int,
+        rank: int,
+        pieces: Iterable[PieceData],
+        state: TrainState,
+        rng: Mapping[str, torch.Tensor] | None = None,
+        tmp: Path,
+        number: int = 1,
+        after_commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin to write and upload.
+
+        Args:
+            claim: the attempt's claim; used by rank 0 only.
+            pieces: this rank's part of the state; all ranks together hold every element exactly once. It must not
+                change until `uploaded`.
+            state: rank 0's is stored.
+            rng: this rank's random states (`capture_rng()`).
+            tmp: local folder for the shard until it is uploaded.
+            number: which save of this step by this attempt it is, from 1: each has a folder of its own.
+            after_commit: called on rank 0's commit thread once the checkpoint is real.
+        """
+        self.step = step
+        self.collected = False
+        self._store, self._claim, self._rank, self._state = store, claim, rank, state
+        self._after_commit = after_commit
+        folder = claim.attempt if number == 1 else f"{claim.attempt}.{number}"
+        self._prefix = layout.checkpoint_prefix(claim.log.team, claim.log.run, step, folder)
+        self._mine: _Uploaded | WarpbeamError | None = None
+        self._fate: SavedCheckpoint | WarpbeamError | None = None
+        self._uploading = _begin(f"upload-{step}", lambda: self._upload(pieces, rng, tmp))
+        self._committing: threading.Thread | None = None
+
+    @property
+    def uploaded(self) -> bool:
+        """Whether this rank's shard has arrived, or failed to."""
+        return not self._uploading.is_alive()
+
+    @property
+    def committed(self) -> bool:
+        """Whether this process has ended the commit, well or badly; rank 0 alone makes it."""
+        return self._committing is not None and not self._committing.is_alive()
+
+    def collect(self, gather: Gather) -> None:
+        """Collective: rank 0 learns what all ranks have uploaded, and begins the commit."""
+        self._uploading.join()
+        everyone = gather(self._mine)
+        self.collected = True
+        if everyone is not None:
+            self._committing = _begin(f"commit-{self.step}", lambda: self._commit(everyone))
+
+    def outcome(self, broadcast: Broadcast) -> SavedCheckpoint:
+        """Collective: all ranks share the save's fate.
+
+        Raises:
+            Fenced: another attempt has claimed the run.
+            InfraError: disk full, storage not reachable after the store's own retries.
+            PlatformError: the store refuses for good.
+            RunFailed: the ranks' pieces do not make up the state.
+        """
+        if self._committing is not None:
+            self._committing.join()
+        fate: SavedCheckpoint | WarpbeamError = broadcast(self._fate)
+        if isinstance(fate, WarpbeamError):
+            raise fate
+        return fate
+
+    def _upload(self, pieces: Iterable[PieceData], rng: Mapping[str, torch.Tensor] | None, tmp: Path) -> None:
+        name = f"rank-{self._rank:05d}.safetensors"
+        path = tmp / f"{os.getpid()}-{self.step}-{name}"
+        try:
+            if self._rank == 0:
+                self._claim.check()  # a fenced attempt should not fill the store
+            shard = write_shard(pieces, path, rng)
+            self._store.upload(path, f"{self._prefix}/{name}")
+            self._mine = _Uploaded(f"{self._prefix}/{name}", shard)
+        except Exception as error:
+            self._mine = _as_ours(error, self._rank)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _commit(self, everyone: list[_Uploaded | WarpbeamError]) -> None:
+        try:
+            self._fate = _commit(self._store, self._claim, self.step, self._prefix, everyone, self._state)
+        except Exception as error:
+            self._fate = _as_ours(error, 0)
+        else:
+            self._after_commit()
+
+
 def save_checkpoint(
     store: ObjectStore,
     claim: Claim,
@@ -83,30 +185,14 @@ def save_checkpoint(
     gather: Gather = lambda value: [value],
     broadcast: Broadcast = lambda value: value,
     tmp: Path,
+    number: int = 1,
 ) -> SavedCheckpoint:
-    """Save the state of all ranks as the checkpoint of `step`. Collective: all ranks call it and share its fate.
-
-    Args:
-        claim: the attempt's claim; used by rank 0 only.
-        pieces: this rank's part of the state; all ranks together hold every element exactly once.
-        state: rank 0's is stored.
-        rng: this rank's random states (`capture_rng()`).
-        tmp: local folder for the shard until it is uploaded.
-
-    Raises:
-        Fenced: another attempt has claimed the run.
-        InfraError: disk full, storage not reachable after the store's own retries.
-        PlatformError: the store refuses for good.
-    """
-    prefix: str = _agree(broadcast, rank, lambda: _new_prefix(store, claim, step))
-    mine: _Uploaded | WarpbeamError
-    try:
-        mine = _write_and_upload(store, f"{prefix}/rank-{rank:05d}.safetensors", pieces, rng, tmp)
-    except Exception as error:
-        mine = _as_ours(error, rank)
-    everyone = gather(mine)
-    saved: SavedCheckpoint = _agree(broadcast, rank, lambda: _commit(store, claim, step, prefix, everyone or [], state))
-    return saved
+    """Save the state of all ranks as the checkpoint of `step`, and wait for it. Collective; see `CheckpointSave`."""
+    save = CheckpointSave(
+        store, claim, step=step, rank=rank, pieces=pieces, state=state, rng=rng, tmp=tmp, number=number
+    )
+    save.collect(gather)
+    return save.outcome(broadcast)
 
 
 @dataclass(frozen=True)
@@ -115,42 +201,10 @@ class _Uploaded:
     shard: ShardInfo
 
 
-def _agree(broadcast: Broadcast, rank: int, decide: Callable[[], Any]) -> Any:
-    """Rank 0 decides; everyone gets its answer, or raises its error."""
-    outcome: Any = None
-    if rank == 0:
-        try:
-            outcome = decide()
-        except Exception as error:
-            outcome = _as_ours(error, rank)
-    outcome = broadcast(outcome)
-    if isinstance(outcome, WarpbeamError):
-        raise outcome
-    return outcome
-
-
-def _new_prefix(store: ObjectStore, claim: Claim, step: int) -> str:
-    """Where this save goes: a folder that nobody has written to, not even an earlier try of this attempt."""
-    claim.check()
-    tries = 1
-    while True:
-        folder = claim.attempt if tries == 1 else f"{claim.attempt}.{tries}"
-        prefix = layout.checkpoint_prefix(claim.log.team, claim.log.run, step, folder)
-        if next(iter(store.list(prefix + "/")), None) is None:
-            return prefix
-        tries += 1
-
-
-def _write_and_upload(
-    store: ObjectStore, key: str, pieces: Iterable[PieceData], rng: Mapping[str, torch.Tensor] | None, tmp: Path
-) -> _Uploaded:
-    path = tmp / f"{os.getpid()}-{key.rpartition('/')[2]}"
-    try:
-        shard = write_shard(pieces, path, rng)
-        store.upload(path, key)
-    finally:
-        path.unlink(missing_ok=True)
-    return _Uploaded(key, shard)
+def _begin(name: str, work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name=f"warpbeam-{name}", daemon=True)
+    thread.start()
+    return thread
 
 
 def _commit(

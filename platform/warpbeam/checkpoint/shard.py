@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     Produce = torch.Tensor | Callable[[], torch.Tensor]
     PieceData = tuple[Piece, Produce]
-    """A piece and its host tensor, or a function that returns it (float32), called when its turn comes."""
+    """A piece and its host tensor, or a function that finds it where it lives, called when its turn comes; what a
+    function finds is stored as float32."""
 
 FORMAT = "warpbeam/shard/v1"
 _RNG = "rng/"
@@ -64,11 +65,13 @@ class _Item:
     crc32: int = 0
 
     def parts(self) -> Iterator[memoryview]:
-        tensor = self.produce() if callable(self.produce) else self.produce
+        import torch
+
+        tensor = self.produce().detach().to("cpu", torch.float32) if callable(self.produce) else self.produce
         if (dtype_name(tensor.dtype), tuple(tensor.shape)) != (self.spec.dtype, self.spec.shape):
             found = f"{tensor.dtype} {list(tensor.shape)}"
             raise ValueError(f"{self.spec.key}: got {found}, announced {self.spec.dtype} {list(self.spec.shape)}")
-        data = bytes_of(tensor.cpu())
+        data = bytes_of(tensor)
         self.crc32 = zlib.crc32(data)
         yield data
 

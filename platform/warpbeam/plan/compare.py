@@ -58,6 +58,8 @@ KINDS: Final[dict[str, Kind]] = {
     "resources.accelerators": "harmless",
     "checkpoint.every_steps": "harmless",
     "checkpoint.keep": "harmless",
+    "checkpoint.keep_every": "harmless",
+    "checkpoint.background": "harmless",
     "checkpoint.store": "impossible",
     "secrets": "harmless",
     "env": "harmless",

@@ -24,7 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -42,10 +42,14 @@ from warpbeam.train.flops import model_flops_per_token
 from warpbeam.train.loss import CausalLoss
 from warpbeam.train.metrics import StepMeter
 from warpbeam.train.model import Built, build, write_model_files
+from warpbeam.train.saving import Progress
 from warpbeam.train.setup import Setup
 from warpbeam.train.strategies.base import Saved, Strategy
 from warpbeam.train.strategies.build import make_strategy
 from warpbeam.train.strategies.tracked import Tracked, no_gradients
+
+if TYPE_CHECKING:
+    from warpbeam.checkpoint.save import SavedCheckpoint
 
 
 class Context:
@@ -163,6 +167,7 @@ class Context:
             attention_reason=self.packing.reason if self.packing else None,
             start_step=self.step_done,
         )
+        self._setup.checkpoints.reserve(state)
 
     def _check_packing(self, module: torch.nn.Module) -> None:
         """Prove on this very model that packed examples do not see each other."""
@@ -229,6 +234,7 @@ class Context:
                         fix="call ctx.step(loss=...) after the optimizer's step, when batch.last is true",
                         reason="context_order",
                     )
+        self._tell_saved(setup.checkpoints.settle())
         setup.clock.switch(Phase.IDLE)
 
     def _begin(self) -> None:
@@ -263,23 +269,25 @@ class Context:
                 reason="context_order",
             )
         lr = self.lr
-        mean = self._agree(loss)
+        mean, saving = self._agree(loss)
         norm = None if grad_norm is None else _number(grad_norm)
         self._refuse_not_finite(batch.step, mean, norm)
         self.step_done = batch.step
         self._write_row(batch, mean, norm, lr, numbers)
+        self._tell_saved(self._setup.checkpoints.advance(saving))
         self._settle()
 
-    def _agree(self, loss: torch.Tensor | float) -> float:
-        """One small all-reduce a step: the loss's shares, and whether anybody wants to stop."""
+    def _agree(self, loss: torch.Tensor | float) -> tuple[float, Progress]:
+        """One small all-reduce a step: the loss's shares, whether anybody wants to stop, how far a save has come."""
         asked = self._setup.stop.is_set() or (self.rank == 0 and self._setup.sink.stop_requested is not None)
         share = loss.detach().double() if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
-        wish = torch.tensor(float(asked), dtype=torch.float64, device=self.device)
-        total, wishes = self._setup.ranks.sum(torch.stack([share.to(self.device), wish])).tolist()
+        signs = torch.tensor([asked, *self._setup.checkpoints.progress()], dtype=torch.float64, device=self.device)
+        summed = self._setup.ranks.sum(torch.cat([share.to(self.device).reshape(1), signs]))
+        total, wishes, *saving = summed.tolist()
         if wishes and not self.stopping:
             self.stopping = True
             self.record.event("stopping", after_step=self.step_done + 1)
-        return float(total)
+        return float(total), Progress(*saving)
 
     def _refuse_not_finite(self, step: int, mean: float, norm: float | None) -> None:
         bad = "loss" if not math.isfinite(mean) else "gradient norm"
@@ -357,11 +365,16 @@ class Context:
         }
         setup.sink.beat(self.step_done, "checkpoint")
         setup.sink.flush_soon()  # the rows of every committed step should be in the record
-        states = capture_rng()
-        saved = setup.checkpoints.save(self._state, self.step_done, train_state, states)
+        earlier = setup.checkpoints.save(self._state, self.step_done, train_state, capture_rng())
         self._saved_step = self.step_done
-        setup.callbacks.tell("on_checkpoint", self, saved)
-        restore_rng(states)  # a resumed run does not make this call: what it drew must not count
+        self._tell_saved(earlier)
+
+    def _tell_saved(self, saved: SavedCheckpoint | None) -> None:
+        """Tell the callbacks of a commit; a resumed run does not make this call, so what it draws must not count."""
+        if saved is not None:
+            states = capture_rng()
+            self._setup.callbacks.tell("on_checkpoint", self, saved)
+            restore_rng(states)
 
     def ask_to_stop(self) -> None:
         """Make all ranks stop after the step in progress, with a checkpoint; one rank is enough."""
@@ -371,6 +384,7 @@ class Context:
         """After the loop: save what is not saved yet, tell the callbacks. Returns `done` or `stopped`."""
         if self._state is not None and self._saved_step != self.step_done:
             self._save()
+        self._tell_saved(self._setup.checkpoints.settle())
         state = "stopped" if self.stopping and self.step_done < self.total_steps else "done"
         self._setup.callbacks.tell("on_end", self, state)
         return state

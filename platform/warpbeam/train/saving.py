@@ -1,22 +1,26 @@
 """Checkpoints of a tracked state: when and what is `Context`'s business, the protocol is `checkpoint/`'s.
 
-This is the glue: collectives for the protocol, phases for the clock, events for the record, folders on this node.
+This is the glue: collectives for the protocol, phases for the clock, events for the record, folders on this node. A
+save stops the loop only while the state is copied to host memory. From then on it is *pending*: each rank uploads its
+shard beside the training; the step's own all-reduce tells everyone when all shards have arrived and when rank 0 has
+committed (`Progress`), so a save in the background costs the loop no collective of its own until then.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpbeam.checkpoint.restore import CheckpointReader, restore_newest
 from warpbeam.checkpoint.retention import retain, sweep
-from warpbeam.checkpoint.save import SavedCheckpoint, TrainState, save_checkpoint
+from warpbeam.checkpoint.save import CheckpointSave, SavedCheckpoint, TrainState
+from warpbeam.checkpoint.snapshot import HostSnapshot
 from warpbeam.errors import InfraError
 from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.train.metrics import Sink
@@ -27,9 +31,12 @@ if TYPE_CHECKING:
     import torch
 
     from warpbeam.checkpoint.log import Claim
+    from warpbeam.job import CheckpointSpec
     from warpbeam.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
+
+WORTH_SAYING_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,15 @@ class Identity:
     versions: Mapping[str, str]
 
 
+class Progress(NamedTuple):
+    """How far the pending save is: on one rank 0 or 1 each, and summed over the ranks what all need to know."""
+
+    uploaded: float = 0.0
+    committed: float = 0.0
+
+
 class Checkpoints:
-    """Saves and restores the state of one run. Every method is collective."""
+    """Saves and restores the state of one run. Every method but `progress` is collective."""
 
     def __init__(
         self,
@@ -63,18 +77,27 @@ class Checkpoints:
         sink: Sink,
         clock: PhaseClock,
         identity: Identity,
-        keep: int,
+        asked: CheckpointSpec,
         scratch: Path,
     ) -> None:
+        """
+        Args:
+            asked: the job's wishes: what to keep, and whether saves go on in the background.
+            scratch: a folder on this node's disk.
+        """
         self._store = store
         self._claim = claim
         self._ranks = ranks
         self._sink = sink
         self._clock = clock
         self._identity = identity
-        self._keep = keep
+        self._asked = asked
         self._scratch = scratch
         self._swept = False
+        self._snapshot = HostSnapshot()
+        self._saves: Counter[int] = Counter()
+        self._pending: CheckpointSave | None = None
+        self._began_at = self._stall_s = 0.0
 
     def restore(self, state: Saved) -> Restored | None:
         """Put the newest whole checkpoint into `state`; None when the run has none."""
@@ -113,22 +136,29 @@ class Checkpoints:
         )
         return restored
 
+    def reserve(self, state: Saved) -> None:
+        """Make room for the copies of `state`, beside whatever else is done before the first of them."""
+        if self._asked.background:
+            self._snapshot.reserve(piece for piece, _ in state.pieces())
+
     def save(
         self, state: Saved, step: int, train_state: Mapping[str, Any], rng: Mapping[str, torch.Tensor]
-    ) -> SavedCheckpoint:
-        """Commit the state after `step` and give up old ones."""
-        started = time.monotonic()
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        with (
-            self._clock.phase(Phase.CHECKPOINT),
-            tempfile.TemporaryDirectory(prefix=f"save-{self._ranks.rank}-", dir=self._scratch) as folder,
-        ):
-            saved = save_checkpoint(
+    ) -> SavedCheckpoint | None:
+        """Begin to save the state after `step`; an earlier save that is still pending is waited for.
+
+        Returns that earlier one once it is committed; raises what it failed with.
+        """
+        earlier = self.settle()
+        with self._clock.phase(Phase.CHECKPOINT):
+            self._began_at = time.monotonic()
+            pieces = self._snapshot.take(state.pieces()) if self._asked.background else state.pieces()
+            self._saves[step] += 1
+            self._pending = CheckpointSave(
                 self._store,
                 self._claim,
                 step=step,
                 rank=self._ranks.rank,
-                pieces=state.pieces(),
+                pieces=pieces,
                 state=TrainState(
                     state=train_state,
                     optimizer_steps=state.optimizer_steps(),
@@ -138,22 +168,67 @@ class Checkpoints:
                     versions=self._identity.versions,
                 ),
                 rng=rng,
-                gather=self._ranks.gather,
-                broadcast=self._ranks.broadcast,
-                tmp=Path(folder),
+                tmp=self._scratch / f"save-{self._ranks.rank}-{self._claim.attempt}",
+                number=self._saves[step],
+                after_commit=self._tidy,
             )
-            if self._ranks.is_first:
-                self._tidy()
+            self._stall_s = time.monotonic() - self._began_at
+        return earlier if self._asked.background else self.settle()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a save is neither committed nor failed yet, as far as this rank was told."""
+        return self._pending is not None
+
+    def progress(self) -> Progress:
+        """This rank's part of what the step's all-reduce sums up."""
+        if self._pending is None:
+            return Progress()
+        return Progress(float(self._pending.uploaded), float(self._pending.committed))
+
+    def advance(self, total: Progress) -> SavedCheckpoint | None:
+        """Take the pending save as far as the sum over all ranks says that it goes without waiting.
+
+        Returns the checkpoint once it is committed; raises what a save failed with.
+        """
+        if self._pending is None:
+            return None
+        if not self._pending.collected and total.uploaded == self._ranks.world_size:
+            self._pending.collect(self._ranks.gather)
+        elif total.committed:
+            return self._settled(self._pending)
+        return None
+
+    def settle(self) -> SavedCheckpoint | None:
+        """Wait for the pending save, if there is one."""
+        if self._pending is None:
+            return None
+        with self._clock.phase(Phase.CHECKPOINT):
+            started = time.monotonic()
+            if not self._pending.collected:
+                self._pending.collect(self._ranks.gather)
+            saved = self._settled(self._pending)
+            waited_s = time.monotonic() - started
+        if self._ranks.is_first and waited_s > WORTH_SAYING_S:
+            self._sink.event("checkpoint_waited", step=saved.step, seconds=round(waited_s, 3))
+            log.info("waited %.1f s for the checkpoint of step %d to be committed", waited_s, saved.step)
+        return saved
+
+    def _settled(self, save: CheckpointSave) -> SavedCheckpoint:
+        self._pending = None
+        saved = save.outcome(self._ranks.broadcast)
         if self._ranks.is_first:
-            seconds = round(time.monotonic() - started, 3)
-            self._sink.event("checkpoint", step=step, bytes=saved.size, seconds=seconds)
-            log.info("checkpoint of step %d: %.1f MB in %.1f s", step, saved.size / 1e6, seconds)
+            seconds = round(time.monotonic() - self._began_at, 3)
+            self._sink.event(
+                "checkpoint", step=saved.step, bytes=saved.size, seconds=seconds, stall_s=round(self._stall_s, 3)
+            )
+            log.info("checkpoint of step %d: %.1f MB in %.1f s", saved.step, saved.size / 1e6, seconds)
         return saved
 
     def _tidy(self) -> None:
         """Give up what is old. A store that fails here costs space, not the run: the commit is made."""
         try:
-            for commit in retain(self._store, self._claim, self._keep):
+            for commit in retain(self._store, self._claim, self._asked.keep, self._asked.keep_every):
                 self._sink.event("checkpoint_deleted", step=commit.step)
             if not self._swept:  # what crashes of earlier attempts left; not while the first step is waited for
                 sweep(self._store, self._claim)

@@ -183,7 +183,7 @@ class _Rank:
             sink=sink,
             clock=self.clock,
             identity=identity,
-            keep=self.job.checkpoint.keep,
+            asked=self.job.checkpoint,
             scratch=self.scratch,
         )
 

@@ -34,6 +34,7 @@ def save(
     cut: Cut = cut_flat,
     claim: Claim | None = None,
     state: dict[str, Any] | None = None,
+    number: int = 1,
 ) -> list[Any]:
     claim = claim or RunLog(store, "team", "run").claim("a1")
     return run_ranks(
@@ -49,6 +50,7 @@ def save(
             gather=gather,
             broadcast=broadcast,
             tmp=tmp / "shards",
+            number=number,
         ),
     )
 

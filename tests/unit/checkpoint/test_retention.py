@@ -39,6 +39,11 @@ def test_keep_counts_the_newest_and_the_best_comes_on_top(keep: int, left: list[
     assert [commit.step for commit in commits if commit not in gone] == left
 
 
+def test_every_so_many_steps_one_stays_for_ever() -> None:
+    commits = [entry(step) for step in range(5, 45, 5)]
+    assert steps(decide(commits, keep=2, keep_every=20)) == [5, 10, 15, 25, 30]
+
+
 def test_equal_losses_are_won_by_the_earlier_step() -> None:
     best = best_commit([entry(2, 1.5), entry(4, 1.5), entry(6, None)])
     assert best is not None

@@ -138,7 +138,7 @@ def context(
             sink=sink,
             clock=clock,
             checkpoints=Checkpoints(
-                store, claim, ranks, sink=sink, clock=clock, identity=identity, keep=3, scratch=scratch
+                store, claim, ranks, sink=sink, clock=clock, identity=identity, asked=asked.checkpoint, scratch=scratch
             ),
             train_data=data(store, "teams/default/data/train", 1, 80),
             eval_data=data(store, "teams/default/data/eval", 2, 13) if evaluated else None,

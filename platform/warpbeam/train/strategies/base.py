@@ -39,7 +39,7 @@ class Saved(Protocol):
     def pieces(self) -> Iterator[PieceData]:
         """This rank's share of float32 masters, moments and buffers; all ranks together cover each element once.
 
-        A tensor is given ready or as a function that makes it on the host when its turn comes.
+        A host tensor is given ready, or any as a function that finds it where it lives when its turn comes.
         """
 
     def optimizer_steps(self) -> dict[str, int]:
@@ -97,8 +97,3 @@ def persistent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def buffer_piece(name: str, buffer: torch.Tensor) -> Piece:
     """A buffer as one whole piece."""
     return whole(name, "buffer", tuple(buffer.shape))
-
-
-def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A float32 copy on the host, or the tensor itself where it is that already."""
-    return tensor.detach().to("cpu", torch.float32)

@@ -33,7 +33,6 @@ from warpbeam.train.strategies.base import (
     Read,
     buffer_piece,
     canonical,
-    on_host,
     persistent_buffers,
 )
 
@@ -115,7 +114,7 @@ class DeepSpeedStrategy:
     def pieces(self) -> Iterator[PieceData]:
         for piece, parameter in self._shares(optimizer=True):
             part = self._part(parameter)
-            yield piece, partial(self._local_on_host, parameter, piece.kind, part.b - part.a)
+            yield piece, partial(self._own, parameter, piece.kind, part.b - part.a)
         if self._rank == 0:
             for name, buffer in persistent_buffers(self._engine.module).items():
                 yield buffer_piece(name, buffer), buffer.detach().cpu().flatten()
@@ -201,8 +200,8 @@ class DeepSpeedStrategy:
             return safe_get_local_fp32_param(parameter)  # type: ignore[no-any-return]
         return safe_get_local_optimizer_state(parameter, kind)  # type: ignore[no-any-return]
 
-    def _local_on_host(self, parameter: Any, kind: Kind, numel: int) -> torch.Tensor:
-        return on_host(self._local(parameter, kind)[:numel])
+    def _own(self, parameter: Any, kind: Kind, numel: int) -> torch.Tensor:
+        return self._local(parameter, kind)[:numel]
 
     @torch.no_grad()
     def _set_local(self, parameter: Any, kind: Kind, value: torch.Tensor) -> None:

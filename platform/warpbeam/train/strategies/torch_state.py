@@ -22,7 +22,6 @@ from warpbeam.train.strategies.base import (
     Read,
     buffer_piece,
     canonical,
-    on_host,
     persistent_buffers,
 )
 
@@ -136,9 +135,9 @@ def _held(name: str, kind: Kind, tensor: torch.Tensor) -> Piece:
 
 def _local(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
     if isinstance(tensor, DTensor):
-        return on_host(tensor.to_local())
+        return tensor.to_local()
     assert isinstance(piece.index, Range)
-    return on_host(tensor.detach().reshape(-1)[piece.index.a : piece.index.b])
+    return tensor.detach().reshape(-1)[piece.index.a : piece.index.b]
 
 
 def _is_first_replica(tensor: DTensor) -> bool:
