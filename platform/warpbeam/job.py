@@ -183,6 +183,9 @@ class Train(Section):
         None,
         description="Recompute activations in the backward pass: less memory, more time. Default: the plan's choice.",
     )
+    stall_after_s: float = Field(
+        600, ge=5, description="Without progress for so long, an attempt is ended (stacks in its logs) and tried again."
+    )
 
     def contradictions(self) -> list[Problem]:
         return checks.train(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ model:
 data:
   train: [{{path: "s3://warpbeam/launch/train.jsonl"}}]
   seq_len: 64
-train: {{method: sft, max_steps: {max_steps}, global_batch: 4, lr: {lr}}}
+train: {{method: sft, max_steps: {max_steps}, global_batch: 4, lr: {lr}, stall_after_s: 6}}
 parallelism: {{strategy: ddp}}    # the quickest to start; what a strategy does is tested with the engine
 resources: {{accelerators: 2}}
 checkpoint: {{every_steps: 20, keep: 2}}
@@ -69,6 +70,11 @@ class Workplace:
             )
         self.started.append(process)
         return process
+
+    def stop_rank(self, rank: int) -> None:
+        """A rank of the newest attempt stands still from here on, without dying."""
+        beat, _ = self.view().heartbeats(self.view().attempts()[-1])[f"rank-{rank}"]
+        os.kill(int(beat["pid"]), signal.SIGSTOP)
 
     def close(self) -> None:
         """End what a failing test left running: it would restart the server that the tests stop."""

@@ -57,12 +57,23 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     assert "it goes on at step" in place.text()
     code, text = place.run("run", "job.yaml", log="second.txt")
     assert (code, "is alive" in text) == (2, True), text
+
+    place.stop_rank(1)
+    place.until(driver, lambda: len(place.view().attempts()) == 3)
+    assert "no rank has made progress for" in place.text()
+    code, text = place.run("logs", "survivor", log="logs.txt")
+    assert code == 0
+    assert text.count("Timeout (0:00:06)!") == 1, "the rank that waited for the other says where"
+    stood_at = place.committed()
+    place.until(driver, lambda: place.committed() > stood_at)
+
     driver.send_signal(signal.SIGINT)
     assert driver.wait(120) == 1, place.text()
     assert "survivor: stopped (interrupted)" in place.text()
     assert place.view().state() == (RunState.STOPPED, "interrupted")
     assert place.view().status().step == place.committed()
-    assert len(place.view().attempts()) == 2
+    assert len(place.view().attempts()) == 3
+    assert place.view().buckets(place.view().attempts()[-1])["hang"] > 6
 
 
 HOOKS = """

@@ -126,6 +126,12 @@ class CheckpointSave:
         """Whether this process has ended the commit, well or badly; rank 0 alone makes it."""
         return self._committing is not None and not self._committing.is_alive()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait a while for what this process has begun; whether it has ended."""
+        thread = self._committing or self._uploading
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
     def collect(self, gather: Gather) -> None:
         """Collective: rank 0 learns what all ranks have uploaded, and begins the commit."""
         self._uploading.join()

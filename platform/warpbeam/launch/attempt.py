@@ -33,6 +33,8 @@ from warpbeam.record.stop import request_stop
 from warpbeam.record.writer import RecordWriter, read_steps
 
 TICK_S = 0.1
+STALL_GRACE_S = 5.0  # the ranks write their stacks first
+RANKS_NAMED = 4
 WAITING_S = 10.0  # how long ranks may take to appear before we ask Ray why they do not
 
 
@@ -61,6 +63,7 @@ class AttemptEnd:
         state: the engine's word, when it returned: done or stopped.
         step: the last step that was seen.
         window_s: how long the ranks had the word to train.
+        stalled_s: how much of it had passed without progress when it was ended for that.
         before_s: how much of it had passed when their clocks began.
         ranks: their bucket totals, as far as they reported.
     """
@@ -69,6 +72,7 @@ class AttemptEnd:
     state: RunState | None
     step: int
     window_s: float = 0.0
+    stalled_s: float = 0.0
     before_s: float = 0.0
     ranks: list[dict[str, float]] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +108,8 @@ class Attempt:
         self._compute_before_s = self.clock.totals()[Phase.COMPUTE]
         self._window_at: tuple[float, float] | None = None
         self._stop_sent = self._warned = False
+        self._stall_after_s = planned.job.train.stall_after_s + STALL_GRACE_S
+        self._stalled: Ending | None = None
         self._next_look_at = time.monotonic() + WAITING_S
 
     def run(self) -> AttemptEnd:
@@ -125,6 +131,7 @@ class Attempt:
             self._try_go()
         else:
             self.reporter.training(progress)
+            self._end_if_stalled()
         try:
             self._bring_up_to_date(progress)
         except Fenced:
@@ -143,6 +150,25 @@ class Attempt:
         if progress.ranks_up == 0 and time.monotonic() > self._next_look_at:
             self._next_look_at = time.monotonic() + WAITING_S
             self._note_waiting()
+
+    def _end_if_stalled(self) -> None:
+        """End ranks that stand still; what each of them was doing is in its log by then."""
+        try:
+            beats = self.watch.stalled(self._stall_after_s)
+        except (WarpbeamError, OSError):
+            return  # the store is away: nobody can tell
+        if not beats or self._stalled is not None:
+            return
+        quiet_s = self._quiet_s()
+        where = ", ".join(f"{beat['role']} at step {beat['step']} in {beat['phase']}" for beat in beats[:RANKS_NAMED])
+        more = f" and {len(beats) - RANKS_NAMED} more" if len(beats) > RANKS_NAMED else ""
+        what = f"no rank has made progress for {quiet_s:.0f} s ({where}{more})"
+        self._stalled = Ending(Cause.STALLED, what, Cause.STALLED)
+        self.record.event("stalled", seconds=round(quiet_s, 1), ranks=where + more)
+        self.group.abort()
+
+    def _quiet_s(self) -> float:
+        return 0.0 if self.watch.moved_at is None else time.monotonic() - self.watch.moved_at
 
     def _try_go(self) -> None:
         """Give the ranks the word once the data's place and the number of steps are known."""
@@ -227,7 +253,7 @@ class Attempt:
         steps = [int(beat["step"]) for beat in ranks] + [int(row["step"]) for row in self.watch.rows[-1:]]
         step = max([0, *steps, *read_steps(self.log_dir).values()])
         bring_home(self.opened.store, self.names, self.hidden)
-        ending = self.group.ending
+        ending = self._stalled or self.group.ending
         if ending is None and outcome is None:
             ending = Ending(Cause.UNKNOWN, "the ranks ended without an outcome", "no_outcome")
         return AttemptEnd(
@@ -235,6 +261,7 @@ class Attempt:
             state=RunState(outcome["state"]) if outcome else None,
             step=int(outcome["step"]) if outcome else step,
             window_s=self._window_s(),
+            stalled_s=self._quiet_s() if self._stalled else 0.0,
             before_s=self._before_s(clocks),
             ranks=[beat["buckets"] for beat in clocks],
             metrics=outcome["metrics"] if outcome else {},

@@ -30,7 +30,7 @@ from warpbeam.launch.rank import SCHEMA
 from warpbeam.launch.ray_session import RayNeeds, RaySession, joined_address
 from warpbeam.launch.ray_train import Ending
 from warpbeam.record import keys
-from warpbeam.record.phases import Phase, PhaseClock, place_ranks
+from warpbeam.record.phases import Phase, PhaseClock, place_ranks, set_apart
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
 from warpbeam.record.writer import RecordWriter
@@ -277,6 +277,7 @@ class Driver:
         totals[Phase.IDLE.value] += max(0.0, unclaimed_s)
         for end in self.ends:
             totals = place_ranks(totals, end.window_s, end.before_s, end.ranks)
+            totals = set_apart(totals, end.stalled_s, Phase.HANG)
         return totals
 
     def _timeline(self) -> dict[str, float]:

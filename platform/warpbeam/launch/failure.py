@@ -1,8 +1,8 @@
 """Decide what follows a failed attempt: try again or stop. A pure function of what has happened so far.
 
-A dead process or machine is tried again, because that is what the checkpoint is for. A bug is not: it would burn the
-same accelerators to the same end. A bug can look like a death (a kernel that crashes, the out-of-memory killer), so
-the same death at the same step twice counts as one.
+A process or machine that is dead or stands still is tried again, because that is what the checkpoint is for. A bug is
+not: it would burn the same accelerators to the same end. A bug can look like a death (a kernel that crashes, the
+out-of-memory killer) or a stall (a collective that one rank leaves out), so the same at one step twice counts as one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Cause(StrEnum):
     USER_CODE = "user_code_failed"
     WORKER_DIED = "worker_died"
     NODE_LOST = "node_lost"
+    STALLED = "stalled"
     INFRA = "infra"
     NO_RESOURCES = "no_resources"
     FENCED = "fenced"
@@ -70,7 +71,12 @@ _STOPS: dict[Cause, Owner] = {
     Cause.PLATFORM: "platform",
     Cause.UNKNOWN: "unknown",
 }
-_GIVEN_UP: dict[Cause, Owner] = {Cause.WORKER_DIED: "ml", Cause.NODE_LOST: "infra", Cause.INFRA: "infra"}
+_GIVEN_UP: dict[Cause, Owner] = {
+    Cause.WORKER_DIED: "ml",
+    Cause.STALLED: "ml",
+    Cause.NODE_LOST: "infra",
+    Cause.INFRA: "infra",
+}
 
 
 def decide(history: Sequence[Failure]) -> Retry | Stop:
@@ -95,6 +101,6 @@ def decide(history: Sequence[Failure]) -> Retry | Stop:
 
 
 def _same(one: Failure, other: Failure) -> bool:
-    """A node that is lost twice at one step is chance; a process that dies so is not."""
+    """A node that is lost twice at one step is chance; a process that dies or stands still so is not."""
     alike = (one.cause, one.step, one.error) == (other.cause, other.step, other.error)
-    return alike and other.cause is Cause.WORKER_DIED
+    return alike and other.cause in (Cause.WORKER_DIED, Cause.STALLED)

@@ -47,11 +47,14 @@ class AttemptWatch:
     ranks: dict[str, Member] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     first_step_at: float | None = None
+    moved_at: float | None = None
 
     def __post_init__(self) -> None:
         prefix = keys.streams(self.view.team, self.view.run, self.attempt, "metrics")
         self._reader = StreamReader(self.view.store, prefix)
         self._read_at = float("-inf")
+        self._judged_at = float("-inf")
+        self._beats = 0
 
     def look(self) -> Progress:
         """The newest known progress. A store that is away for a moment changes nothing."""
@@ -70,9 +73,30 @@ class AttemptWatch:
             self.ranks = {who: Member.from_dict(beat) for who, (beat, _) in beats.items() if who.startswith("rank-")}
         fresh = json_lines(self._reader.read().get("rank-0", b""))
         steps = [row for row in fresh if LOSS in row]
+        if steps:
+            self.moved_at = self.now()
         if steps and self.first_step_at is None:
             self.first_step_at = float(steps[0]["at"])
         self.rows = (self.rows + steps)[-_KEPT_ROWS:]
+
+    def stalled(self, after_s: float) -> list[dict[str, Any]]:
+        """The ranks' last heartbeats once none of them has shown progress for `after_s`; else nothing.
+
+        Rows are progress enough; heartbeats are read only while none come. A rank counts from its first sign on: what
+        comes before is the start, which has a deadline of its own.
+        """
+        quiet_s = 0.0 if self.moved_at is None else self.now() - self.moved_at
+        early = self.moved_at is not None and quiet_s < after_s / 2
+        if early or self.now() - self._judged_at < STEADY_READ_S:
+            return []
+        self._judged_at = self.now()
+        found = self.view.heartbeats(self.attempt)
+        beats = [beat for who, (beat, _) in found.items() if who.startswith("rank-")]
+        total = sum(int(beat.get("beats", 0)) for beat in beats)
+        if total != self._beats:
+            self._beats, self.moved_at = total, self.now()
+            return []
+        return beats if quiet_s >= after_s else []
 
     def _progress(self) -> Progress:
         last = self.rows[-1] if self.rows else {}

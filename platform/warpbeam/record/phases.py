@@ -82,6 +82,17 @@ class PhaseClock:
         self._since = now
 
 
+def set_apart(totals: Mapping[str, float], seconds: float, name: Phase) -> dict[str, float]:
+    """Buckets in which up to `seconds` of `compute`, then of `idle`, are called `name` instead; the sum stays."""
+    out = dict(totals)
+    for source in (Phase.COMPUTE.value, Phase.IDLE.value):
+        moved = min(seconds, out.get(source, 0.0))
+        out[source] = out.get(source, 0.0) - moved
+        out[name.value] = out.get(name.value, 0.0) + moved
+        seconds -= moved
+    return out
+
+
 def place_ranks(
     driver: Mapping[str, float], window_s: float, before_s: float, ranks: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:

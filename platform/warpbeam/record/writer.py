@@ -46,6 +46,7 @@ class RecordWriter:
 
     Args:
         clock: when given, every heartbeat carries its bucket totals.
+        on_beat: called at each sign of progress, by whoever gives it.
         secrets: values that must not reach the record.
         watch_stop: look for a stop request of this attempt at each flush (rank 0 and the driver do).
         flush_s: how often the background thread sends; the heartbeat is rounded up to it.
@@ -60,6 +61,7 @@ class RecordWriter:
         who: str,
         *,
         clock: PhaseClock | None = None,
+        on_beat: Callable[[], None] = lambda: None,
         secrets: Iterable[str] = (),
         watch_stop: bool = False,
         flush_s: float = FLUSH_S,
@@ -77,7 +79,8 @@ class RecordWriter:
         self._heartbeat_key = heartbeat_key(team, run, attempt, who)
         self._stop_key = keys.stop(team, run, attempt) if watch_stop else None
         self._identity = this_process(who).to_dict()
-        self._step = 0
+        self._step = self._beats = 0
+        self._on_beat = on_beat
         self._step_file = _open_step_file(who)
         self._phase: str | None = None
         self._beaten_at = float("-inf")
@@ -97,8 +100,13 @@ class RecordWriter:
         self._metrics.append(self._line(dict(row)))
 
     def beat(self, step: int, phase: str | None = None) -> None:
-        """Where this process stands; sent every few seconds. Without `phase`, the clock's current one is sent."""
+        """A sign of progress, and where this process stands; sent every few seconds, with how many signs there were.
+
+        Without `phase`, the clock's current one is sent.
+        """
         self._step = step
+        self._beats += 1
+        self._on_beat()
         self._phase = phase
         if self._step_file is not None:
             os.pwrite(self._step_file, b"%020d" % step, 0)
@@ -167,6 +175,7 @@ class RecordWriter:
             "attempt": self._attempt,
             "step": self._step,
             "phase": phase,
+            "beats": self._beats,
             "ended": final,
             "at": round(self._wall(), 3),
             "dropped": self._events.dropped + self._metrics.dropped,

@@ -30,7 +30,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from warpbeam.checkpoint.rng import capture_rng, restore_rng
-from warpbeam.data.reader import BatchReader, EvalReader
+from warpbeam.data.reader import BatchReader, EvalReader, MicroBatch
 from warpbeam.data.tokenizer import vocabulary_size
 from warpbeam.errors import RunFailed, UserError
 from warpbeam.plan.schedule import lr_of
@@ -224,6 +224,7 @@ class Context:
                     rows = next(reader, None)
                 if rows is None:
                     break
+                self.record.beat(self.step_done)
                 batch = make_batch(rows, self.packing, self.device)
                 self._meter.data_wait_s += time.perf_counter() - waiting_since
                 self._pending = batch
@@ -333,14 +334,13 @@ class Context:
         setup = self._setup
         assert setup.eval_data is not None
         assert self._module is not None
-        setup.sink.beat(self.step_done, "evaluate")
         with (
             setup.clock.phase(Phase.COMPUTE),
             EvalReader(
                 setup.eval_data, self.rank, self.world_size, self.plan.micro_batch, setup.scratch / "parts"
             ) as reader,
         ):
-            batches = (make_batch(rows, self.packing, self.device) for rows in reader)
+            batches = (self._held_out(rows) for rows in reader)
             result = evaluate(self._module, self.loss, batches, setup.ranks, self.device, self._forward_only)
         if self.step_done == 0:
             self.first_eval = result
@@ -349,6 +349,10 @@ class Context:
             row = {"validation_metrics/loss": result.loss, "validation_metrics/loss_tokens": result.tokens}
             setup.sink.metrics({"step": self.step_done, "attempt": self.attempt, **row})
         setup.callbacks.tell("on_eval", self, result)
+
+    def _held_out(self, rows: MicroBatch) -> Batch:
+        self.record.beat(self.step_done, "evaluate")
+        return make_batch(rows, self.packing, self.device)
 
     def _save(self) -> None:
         assert self._state is not None

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WORTH_SAYING_S = 0.1
+WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -206,13 +207,20 @@ class Checkpoints:
         with self._clock.phase(Phase.CHECKPOINT):
             started = time.monotonic()
             if not self._pending.collected:
+                self._wait(self._pending)
                 self._pending.collect(self._ranks.gather)
+            self._wait(self._pending)
             saved = self._settled(self._pending)
             waited_s = time.monotonic() - started
         if self._ranks.is_first and waited_s > WORTH_SAYING_S:
             self._sink.event("checkpoint_waited", step=saved.step, seconds=round(waited_s, 3))
             log.info("waited %.1f s for the checkpoint of step %d to be committed", waited_s, saved.step)
         return saved
+
+    def _wait(self, save: CheckpointSave) -> None:
+        """A slow store is no stalled rank: waiting for it is progress, as long as the store's own deadlines hold."""
+        while not save.wait(WAIT_S):
+            self._sink.beat(save.step, "checkpoint")
 
     def _settled(self, save: CheckpointSave) -> SavedCheckpoint:
         self._pending = None

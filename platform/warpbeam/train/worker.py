@@ -35,6 +35,7 @@ from warpbeam.train.ranks import join, pick_device
 from warpbeam.train.recipes import lm
 from warpbeam.train.saving import Checkpoints, Identity
 from warpbeam.train.setup import Setup
+from warpbeam.train.watchdog import Watchdog
 from warpbeam.versions import installed_versions
 
 
@@ -78,9 +79,12 @@ def run_rank(spec: RunSpec, *, stop: threading.Event | None = None, callbacks: S
     """
     rank = _Rank(spec)
     with rank.record() as sink:
-        ctx = Context(rank.setup(sink, stop or threading.Event(), callbacks))
-        recipe(rank.job)(ctx)
-        state = ctx.finish()
+        try:
+            ctx = Context(rank.setup(sink, stop or threading.Event(), callbacks))
+            recipe(rank.job)(ctx)
+            state = ctx.finish()
+        finally:
+            rank.watchdog.stop()
         rank.clock.switch(Phase.IDLE)
         sink.event("ended", state=state, step=ctx.step_done)
         return Outcome(state, ctx.step_done, summary(ctx))
@@ -118,6 +122,8 @@ class _Rank:
         self.storage = StorageConfig.from_dict(spec.storage)
         self.store = open_store(self.storage)
         self.claim = Claim.from_dict(self.store, spec.claim)
+        # torchrun watches processes, not progress: there a rank that stands still has to end itself.
+        self.watchdog = Watchdog(self.job.train.stall_after_s, ends=spec.launcher == "torchrun")
         # The user is in the name: a shared machine's second user could not write into the first one's folder.
         self.scratch = Path(self.pool.local_disk) / f"user-{os.getuid()}"
 
@@ -133,6 +139,7 @@ class _Rank:
             clock=self.clock,
             secrets=secrets,
             watch_stop=self.ranks.is_first,
+            on_beat=self.watchdog.touch,
         )
 
     def setup(self, sink: RecordWriter, stop: threading.Event, callbacks: Sequence[Any]) -> Setup:

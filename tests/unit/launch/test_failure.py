@@ -18,6 +18,9 @@ def test_the_same_death_at_the_same_step_twice_is_a_bug() -> None:
     assert isinstance(decide([death(7), death(8)]), Retry)
     assert isinstance(decide([death(7), death(7, error="SIGSEGV")]), Retry)
     assert isinstance(decide([death(7), death(7, cause=Cause.NODE_LOST)]), Retry)
+    stall = death(7, cause=Cause.STALLED, error="stalled")
+    assert decide([stall, stall]) == Stop("same_failure_twice", "ml")
+    assert isinstance(decide([death(7), stall]), Retry)
 
 
 def test_three_retries_without_progress() -> None:

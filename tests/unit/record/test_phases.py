@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from warpbeam.record.phases import Phase, PhaseClock, place_ranks
+from warpbeam.record.phases import Phase, PhaseClock, place_ranks, set_apart
 
 
 class Hand:
@@ -60,3 +60,9 @@ def test_ranks_fit_into_the_drivers_window(window_s: float, before_s: float) -> 
 
 def test_without_ranks_the_window_is_start() -> None:
     assert place_ranks({}, 9.0, 0.0, [])["start"] == 9.0
+
+
+def test_time_set_apart_leaves_the_sum() -> None:
+    totals = {"compute": 5.0, "idle": 4.0, "start": 1.0}
+    assert set_apart(totals, 7.0, Phase.HANG) == {"compute": 0.0, "idle": 2.0, "start": 1.0, "hang": 7.0}
+    assert sum(set_apart(totals, 100.0, Phase.HANG).values()) == 10.0
