@@ -1,0 +1,187 @@
+"""What a checkpoint costs: how long it stops the loop, and how fast it goes to and comes from the store.
+
+    python -m tests.benchmarks.checkpoint [--blocks 10] [--megabytes 384] [--json]
+
+One rank's share of a state (weights and two moments in float32, sixteen layers) against the embedded S3 server on this
+machine, which shares its cores. Within each block, in turn:
+
+- `copy`: the state copied into memory that was touched before, the least that any save beside the training must do;
+- `stall`: how long `Checkpoints.save` keeps the loop with `background: true`;
+- `save`: how long it takes with `background: false`, until the commit is in the log;
+- `upload`, `boto upload`: the same shard file by our store, and by boto3's `upload_file` with its defaults;
+- `restore`, `boto download`, `cp`: the newest checkpoint into the state; the shard by `download_file`; a plain copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import boto3
+import torch
+
+from tests.benchmarks.paired import Ratio, report
+from warpbeam.checkpoint.log import RunLog
+from warpbeam.checkpoint.members import this_process
+from warpbeam.checkpoint.pieces import Piece, whole
+from warpbeam.job import CheckpointSpec
+from warpbeam.record.phases import PhaseClock
+from warpbeam.storage.connect import open_store
+from warpbeam.storage.embedded import ensure_server, stop_server
+from warpbeam.train.ranks import Ranks
+from warpbeam.train.saving import Checkpoints, Identity
+
+LAYERS = 16
+KINDS = ("weight", "exp_avg", "exp_avg_sq")
+
+
+class State:
+    """One rank's share, as a strategy gives it."""
+
+    def __init__(self, megabytes: int) -> None:
+        numel = megabytes * 1_000_000 // (4 * len(KINDS) * LAYERS)
+        self.tensors = {
+            Piece(f"layers.{layer}", kind, (numel,), whole("", kind, (numel,)).index): torch.randn(numel)
+            for layer in range(LAYERS)
+            for kind in KINDS
+        }
+
+    def pieces(self) -> Iterator[tuple[Piece, Callable[[], torch.Tensor]]]:
+        for piece, tensor in self.tensors.items():
+            yield piece, lambda tensor=tensor: tensor
+
+    def optimizer_steps(self) -> dict[str, int]:
+        return {f"layers.{layer}": 1 for layer in range(LAYERS)}
+
+    def wanted(self, *, optimizer: bool) -> Iterator[Piece]:
+        yield from self.tensors
+
+    def restore(self, read: Callable[[Piece], torch.Tensor], steps: Mapping[str, int] | None) -> None:
+        for piece, tensor in self.tensors.items():
+            tensor.copy_(read(piece).view(tensor.shape))
+
+
+class Silent:
+    """A record that nobody reads."""
+
+    stop_requested = None
+
+    def event(self, kind: str, **fields: Any) -> None: ...
+    def metrics(self, row: Mapping[str, Any]) -> None: ...
+    def beat(self, step: int, phase: str | None = None) -> None: ...
+    def flush_soon(self) -> None: ...
+
+
+class Bench:
+    """The state, a store, and one way of timing each arm."""
+
+    def __init__(self, folder: Path, megabytes: int) -> None:
+        self.folder = folder
+        server = ensure_server(folder / "home")
+        self.store = open_store(server.storage_config())
+        self.state = State(megabytes)
+        self.bytes = sum(4 * tensor.numel() for tensor in self.state.tensors.values())
+        self.target = torch.zeros(self.bytes // 4)
+        self.background, self.waiting = self._checkpoints("beside", True), self._checkpoints("waiting", False)
+        self.background.reserve(self.state)
+        self.step = 0
+        self.shard = folder / "shard.safetensors"
+        with self.shard.open("wb") as file:
+            file.write(os.urandom(1 << 20) * (self.bytes >> 20))
+        self.bucket = server.bucket
+        self.boto = boto3.client(
+            "s3",
+            endpoint_url=server.endpoint_url,
+            aws_access_key_id=server.access_key,
+            aws_secret_access_key=server.secret_key,
+            region_name="us-east-1",
+        )
+
+    def _checkpoints(self, run: str, background: bool) -> Checkpoints:
+        claim = RunLog(self.store, "bench", run).claim("0001-bench", [this_process("driver")])
+        return Checkpoints(
+            self.store,
+            claim,
+            Ranks(),
+            sink=Silent(),
+            clock=PhaseClock(),
+            identity=Identity(job_digest="", data_fingerprint="", plan={}, versions={}),
+            asked=CheckpointSpec(keep=1, background=background),
+            scratch=self.folder / "scratch",
+        )
+
+    def block(self) -> dict[str, float]:
+        """Seconds of each arm."""
+        self.step += 1
+        found = {"copy": timed(self._copy)}
+        found["stall"] = timed(lambda: self.background.save(self.state, self.step, {}, {}))  # type: ignore[arg-type]
+        self.background.settle()
+        found["save"] = timed(lambda: self.waiting.save(self.state, self.step, {}, {}))  # type: ignore[arg-type]
+        found["upload"] = timed(lambda: self.store.upload(self.shard, "bench/ours"))
+        found["boto upload"] = timed(lambda: self.boto.upload_file(str(self.shard), self.bucket, "bench/boto"))
+        found["restore"] = timed(lambda: self.waiting.restore(self.state))  # type: ignore[arg-type]
+        down = self.folder / "down"
+        found["boto download"] = timed(lambda: self.boto.download_file(self.bucket, "bench/boto", str(down)))
+        found["cp"] = timed(lambda: shutil.copyfile(self.shard, down))
+        return found
+
+    def _copy(self) -> None:
+        at = 0
+        for tensor in self.state.tensors.values():
+            self.target[at : at + tensor.numel()].copy_(tensor)
+            at += tensor.numel()
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--megabytes", type=int, default=384)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="wb-") as folder:
+        home = Path(folder) / "home"
+        os.environ["WARPBEAM_HOME"] = str(home)  # where the embedded server of this process is found
+        try:
+            bench = Bench(Path(folder), options.megabytes)
+            bench.block()  # connections, pages
+            blocks = [bench.block() for _ in range(options.blocks)]
+        finally:
+            stop_server(home)
+    seconds = {name: statistics.median(block[name] for block in blocks) for name in blocks[0]}
+
+    def ratio(title: str, above: str, below: str, goal: float | None, **how: Any) -> Ratio:
+        return Ratio(title, [block[above] / block[below] for block in blocks], goal, **how)
+
+    ratios = [
+        ratio("stall / bare copy of the state", "stall", "copy", 1.2, at_most=True),
+        ratio("stall / a save that is waited for", "stall", "save", 0.05, at_most=True),
+        ratio("upload: boto3's time / ours", "boto upload", "upload", 1.25),
+        ratio("restore: boto3's download time / ours", "boto download", "restore", 1.4),
+        ratio("restore: a plain file copy's time / ours", "cp", "restore", None),
+    ]
+    rates = {f"{name} MB/s": round(bench.bytes / 1e6 / value, 1) for name, value in seconds.items()}
+    facts = {
+        "state MB": bench.bytes / 1e6,
+        **{f"{name} s": round(value, 3) for name, value in seconds.items()},
+        **rates,
+    }
+    report(ratios, facts, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
