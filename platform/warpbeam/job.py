@@ -310,6 +310,8 @@ class Job(Section):
         return content
 
 
+DATA_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".parquet", ".txt", ".csv", ".gz", ".zst"})
+
 # Keys of other tools and of issues to come: what to write here instead.
 HINTS: Final[dict[str, str]] = {
     "tp": "tensor parallelism is not built yet: leave it out",
@@ -359,6 +361,12 @@ class LoadedJob:
 
 def load_job(path: Path) -> LoadedJob:
     """Read and check a job file. Raises UserError with every problem of it."""
+    if path.suffix in DATA_SUFFIXES:
+        raise UserError(
+            f"{path} is a data file, not a job file",
+            fix=f"`warpbeam init NAME --data {path}` writes a job file that trains on it",
+            reason="data_file",
+        )
     job = load_spec(path, Job, kind="job file", hints=HINTS)
     absolute = path.resolve()
     return LoadedJob(job=job, path=absolute, root=absolute.parent, digest=digest(job))

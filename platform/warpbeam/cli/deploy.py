@@ -63,7 +63,14 @@ def deploy(
     if served.token_file:
         say(f"  its token is in {served.token_file}")
     say(f"  $ warpbeam chat {served.name}")
-    say(f"  $ curl {served.url}/v1/models")
+    token = f' -H "Authorization: Bearer $(cat {served.token_file})"' if served.token_file else ""
+    say(f"  $ curl{token} {served.url}/v1/models")
+
+
+def _name_of(address: str) -> str:
+    """`mine` for .../models/mine/3 in a store, else the last part."""
+    parts = address.rstrip("/").split("/")
+    return parts[-2] if len(parts) > 2 and parts[-3] == "models" else parts[-1]
 
 
 def _neither(name: str, store: ObjectStore, team: str | None, no_run: UserError) -> UserError:
@@ -92,7 +99,7 @@ def find_model(model: str, config: StorageConfig, team: str | None, version: str
     from warpbeam.storage.connect import open_store
 
     if "://" in model:
-        return model, model.rstrip("/").rpartition("/")[2]
+        return model, _name_of(model)
     # A bare name is a model or a run, whatever lies in this folder: `init` makes a folder of the run's own name.
     folder = Path(model).expanduser()
     if model.startswith((".", "~", "/")) or model.endswith("/") or (folder / "config.json").is_file():
@@ -114,5 +121,5 @@ def find_model(model: str, config: StorageConfig, team: str | None, version: str
         view = find_run(store, model, team)
     except UserError as error:
         raise _neither(model, store, team, error) from error
-    note(f"{model} is a run without an exported model: exporting its last checkpoint")
+    note(f"no model is called {model}: exporting the last checkpoint of the run of that name")
     return export_model(view.store, view.team, view.run, "last").uri, model

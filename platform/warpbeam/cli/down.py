@@ -15,5 +15,5 @@ def down() -> None:
 
     served = stop_serving(home())
     stored = stop_server(home())
-    for what, ended in (("the served model", served), ("the S3 server", stored)):
-        say(f"{what}: stopped" if ended else f"{what}: was not running")
+    for what, ended in (("the served models", served), ("the S3 server", stored)):
+        say(f"{what}: stopped" if ended else f"{what}: not running")

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 SHOWN_FRAMES = 3
 
 
-def failure_error(run: str, fate: Fate, here: Path) -> WarpbeamError:
-    """The error whose class carries the exit code of this fate."""
+def failure_error(run: str, fate: Fate, here: Path, where: str = "") -> WarpbeamError:
+    """The error whose class carries the exit code of this fate.
+
+    Args:
+        here: the user's own frames are shown relative to it.
+        where: options that `warpbeam logs RUN` needs.
+    """
     ending = fate.ending
     if ending is None:
-        return RunFailed(f"run {run!r} failed", fix=f"warpbeam logs {run}", reason=fate.reason)
+        return RunFailed(f"run {run!r} failed", fix=f"warpbeam logs {run}{where}", reason=fate.reason)
     if ending.error is not None and ending.cause in (Cause.BAD_INPUT, Cause.PLATFORM, Cause.FENCED, Cause.INFRA):
         return ending.error
     kinds: dict[str, type[WarpbeamError]] = {"platform": PlatformError, "infra": InfraError, "ml": RunFailed}
@@ -27,7 +32,7 @@ def failure_error(run: str, fate: Fate, here: Path) -> WarpbeamError:
         kind = RunFailed
     frames = ending.facts.get("frames") or []
     why = own_code_text(frames, ending.facts, here) if frames else _story(fate)
-    return kind(ending.what, why=why, fix=_fix(run, fate), reason=fate.reason)
+    return kind(ending.what, why=why, fix=_fix(f"{run}{where}", fate), reason=fate.reason)
 
 
 def own_code_text(frames: list[dict[str, Any]], facts: dict[str, Any], here: Path) -> str:

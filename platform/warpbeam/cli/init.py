@@ -54,6 +54,7 @@ def init(
     chosen = load_pool(pool).pool
     report = inspect_data(data, Path.cwd(), chosen.storage_config())
     _check_tokens(report, model, tokenizer)
+    _check_tokenizer(tokenizer)
     text = job_text(
         name, team, report, model=model, tokenizer=tokenizer, eval_data=eval_data, folder=folder, pool=chosen
     )
@@ -75,6 +76,20 @@ def _check_tokens(report: DataReport, model: str | None, tokenizer: str | None) 
             why="the ids mean something in that tokenizer, and in no other",
             fix="the same command with --tokenizer PATH (a model from scratch), or --model PATH",
             reason="tokens_need_their_tokenizer",
+        )
+
+
+def _check_tokenizer(tokenizer: str | None) -> None:
+    """A folder on this machine must hold one; what is in a store or a hub, the run looks up."""
+    if tokenizer is None or "://" in tokenizer:
+        return
+    folder = Path(tokenizer).expanduser()
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
+        raise UserError(
+            f"--tokenizer {tokenizer}: there is no tokenizer in {folder.absolute()}",
+            why="it has neither tokenizer.json nor tokenizer_config.json",
+            fix="name the folder of a tokenizer or of a model with one, s3://... or hf://ORG/NAME",
+            reason="no_tokenizer",
         )
 
 

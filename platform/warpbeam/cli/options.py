@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,12 @@ def storage_config(pool: str | None, store: str | None) -> StorageConfig:
     from warpbeam.pool import load_pool
 
     return load_pool(pool).pool.storage_config(store)
+
+
+def place_options(pool: str | None, store: str | None = None) -> str:
+    """What a printed command needs, to look in the same store as this one did; begins with a space, or is empty."""
+    given = {"--pool": pool, "--store": store}
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
 
 
 def open_runs(pool: str | None, store: str | None) -> ObjectStore:

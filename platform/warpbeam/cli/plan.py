@@ -295,7 +295,9 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
         ("tokens", f"{plan.tokens_per_step:,} a step ({plan.global_batch} rows of {plan.seq_len})"),
     ]
     if plan.answer is not None:
-        lines += answer_lines(plan.answer, steps=plan.steps, why=plan.why, open_choice=plan.was_open)
+        lines += answer_lines(
+            plan.answer, steps=plan.steps, why=plan.why, open_choice=plan.was_open, estimated=plan.steps_estimated
+        )
     return lines
 
 

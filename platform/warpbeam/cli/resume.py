@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpbeam.cli.options import Accelerators, Force, Json, Pool, RunName, Store, Team, open_runs
+from warpbeam.cli.options import Accelerators, Force, Json, Pool, RunName, Store, Team, open_runs, place_options
 from warpbeam.errors import UserError
 
 
@@ -41,5 +41,5 @@ def resume(
         )
     loaded = LoadedJob(job=job, path=root / "job.yaml", root=root, digest=digest(job))
     request = Request(loaded, load_pool(pool), accelerators)
-    again = f"(or `warpbeam resume {view.run}`)"
-    carry_out(request, again, start_timeout_s=600.0, dry_run=False, yes=True, json=json, force=force)
+    again = f"warpbeam resume {view.run}{place_options(pool, store)}"
+    carry_out(request, again, start_timeout_s=600.0, dry_run=False, yes=True, json=json, force=force, pool=pool)

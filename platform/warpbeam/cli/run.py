@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool
+from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool, place_options
 from warpbeam.cli.output import note, print_json, say, warn
 from warpbeam.cli.plan import show_plan
 from warpbeam.errors import UnknownFate, WarpbeamError
@@ -53,23 +53,38 @@ def run(
 
     request = Request(load_job(job), load_pool(pool), accelerators, fresh, frozenset(allow or ()))
     with placing(job):
-        carry_out(request, str(job), start_timeout_s=start_timeout, dry_run=dry_run, yes=yes, json=json, force=force)
+        carry_out(
+            request,
+            f"warpbeam run {job}{place_options(pool)}",
+            start_timeout_s=start_timeout,
+            dry_run=dry_run,
+            yes=yes,
+            json=json,
+            force=force,
+            pool=pool,
+        )
 
 
 def carry_out(
     request: Request,
-    job_name: str,
+    again: str,
     *,
     start_timeout_s: float,
     dry_run: bool,
     yes: bool,
     json: bool,
     force: bool = False,
+    pool: str | None,
 ) -> None:
-    """The part that `run` and `resume` share. Ends by raising the exit code."""
-    from warpbeam.launch.begin import open_run, plan_request, refuse_what_cannot_fit
+    """The part that `run` and `resume` share. Ends by raising the exit code.
+
+    Args:
+        again: the command that goes on with the run.
+        pool: as the command line named it; the next commands name it too.
+    """
+    from warpbeam.launch.begin import check_sources, open_run, plan_request, refuse_what_cannot_fit
     from warpbeam.launch.own_code import check_own_code
-    from warpbeam.launch.same_name import Finished
+    from warpbeam.launch.same_name import Begin, Finished
 
     planned = plan_request(request, on_doubt=warn)
     if not json:
@@ -86,13 +101,16 @@ def carry_out(
     if dry_run:
         check_own_code(planned.job, planned.root)
         return
+    if isinstance(opened.decision, Begin):
+        check_sources(planned)
     _confirm(opened, yes)
     fate = _drive(opened, start_timeout_s)
+    where = place_options(pool, opened.planned.job.checkpoint.store)
     if json:
         print_json(fate.to_dict() | {"run": opened.planned.job.name, "team": opened.planned.job.team})
     elif fate.step > 0 or fate.ending is None:
-        _show_end(opened, fate, job_name)
-    _raise_fate(opened, fate, json)
+        _show_end(opened, fate, again, where)
+    _raise_fate(opened, fate, where, json)
 
 
 def _import_ray() -> None:
@@ -150,16 +168,16 @@ def _say_decision(opened: Opened) -> None:
         note(f"  changed since: {change}")
 
 
-def _show_end(opened: Opened, fate: Fate, job_name: str) -> None:
+def _show_end(opened: Opened, fate: Fate, again: str, where: str) -> None:
     from warpbeam.checkpoint.verify import list_checkpoints
     from warpbeam.cli.summary import next_commands, print_summary, summary_lines
 
     view = opened.view
     lines = summary_lines(view.run, fate, view.all_metrics(), list_checkpoints(view.store, view.team, view.run))
-    print_summary(lines, next_commands(view.run, fate, job_name))
+    print_summary(lines, next_commands(view.run, fate, again, where))
 
 
-def _raise_fate(opened: Opened, fate: Fate, json: bool) -> None:
+def _raise_fate(opened: Opened, fate: Fate, where: str, json: bool) -> None:
     from warpbeam.cli.failure_words import failure_error
     from warpbeam.record.states import RunState
 
@@ -167,7 +185,7 @@ def _raise_fate(opened: Opened, fate: Fate, json: bool) -> None:
         return
     if fate.state is RunState.STOPPED:
         raise typer.Exit(1)
-    error: WarpbeamError = failure_error(opened.planned.job.name, fate, Path.cwd())
+    error: WarpbeamError = failure_error(opened.planned.job.name, fate, Path.cwd(), where)
     if json and not isinstance(error, UnknownFate):
         raise typer.Exit(error.exit_code)  # the fate was printed as JSON already
     raise error

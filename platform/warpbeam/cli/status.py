@@ -36,7 +36,7 @@ def _lines(found: RunStatus) -> list[tuple[str, str]]:
     if found.loss is not None:
         lines.append(("loss", f"{found.loss:.4f}"))
     if found.tokens_per_s is not None:
-        lines.append(("tokens/s", f"{found.tokens_per_s:,.0f}"))
+        lines.append(("tokens/s", f"{found.tokens_per_s:,.0f} (median of the newest steps)"))
     if not found.state.ended:
         lines.append(("time left", duration(found.eta_s)))
     spent = {name: seconds for name, seconds in found.buckets.items() if seconds >= 0.05}

@@ -46,14 +46,21 @@ def time_line(buckets: dict[str, float]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {duration(s)} ({s / wall_s:.0%})" for name, s in shown)
 
 
-def next_commands(run: str, fate: Fate, job: str) -> list[str]:
-    """Three commands that make sense now."""
+def next_commands(run: str, fate: Fate, again: str, where: str = "") -> list[str]:
+    """Three commands that make sense now.
+
+    Args:
+        again: the command that goes on with the run.
+        where: options without which the others would look in another store.
+    """
     if fate.state.value == "done":
-        return [f"warpbeam export {run}", f"warpbeam deploy {run}", f"warpbeam chat {run}"]
+        return [f"warpbeam export {run}{where}", f"warpbeam deploy {run}{where}", f"warpbeam chat {run}"]
+    then = "goes on from the newest checkpoint" if fate.committed_step else "begins anew: nothing was saved yet"
+    mended = "mend the cause first; " if fate.state.value == "failed" and fate.owner == "ml" else ""
     return [
-        f"warpbeam run {job}    # goes on from the newest checkpoint",
-        f"warpbeam logs {run}",
-        f"warpbeam status {run}",
+        f"{again}    # {mended}{then}",
+        f"warpbeam logs {run}{where}",
+        f"warpbeam status {run}{where}",
     ]
 
 

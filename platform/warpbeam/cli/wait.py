@@ -18,7 +18,9 @@ def wait(run: RunName, team: Team = None, pool: Pool = None, store: Store = None
     from warpbeam.record.view import find_run
 
     view = find_run(open_runs(pool, store), run, team)
-    state, reason = wait_for_end(view, on_trouble=warn, on_state=lambda state: note(f"{run}: {state}"))
+    state, reason = wait_for_end(
+        view, on_trouble=warn, on_state=lambda state: None if state.ended else note(f"{run}: {state}")
+    )
     if json:
         print_json({"run": view.run, "team": view.team, "state": state, "reason": reason})
     else:

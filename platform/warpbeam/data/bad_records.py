@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _ADVICE = {
     "over_length": "raise data.seq_len, set over_length: drop",
+    "render_failed": "mend the function that code.render names",
     "missing_field": "see whether format: and fields: are right for this data, mend or remove the records",
 }
 """By the first reason; for the others the record itself is wrong."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -93,7 +95,7 @@ class Encoder:
         try:
             out = self.render(value, self.tokenizer)
         except Exception as error:  # the user's own code may raise anything, about this record
-            raise BadRecordError("render_failed", f"{type(error).__name__}: {error}") from error
+            raise BadRecordError("render_failed", f"{type(error).__name__}: {error}{_raised_at(error)}") from error
         if out is None:
             return None
         if isinstance(out, Mapping):
@@ -211,6 +213,12 @@ def _listed(values: Any) -> list[Any]:
         return list(values)
     except TypeError as error:
         raise BadRecordError("render_failed", f"input_ids and loss_mask must be lists: {error}") from error
+
+
+def _raised_at(error: Exception) -> str:
+    """The line of the user's code behind an error, for a message."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 
 
 def _as_conversation(record: Conversation | Completion) -> Conversation:

@@ -77,14 +77,11 @@ def _run_task(item: dict[str, Any], spec: str) -> dict[str, str]:
 def _quiet(context: Any) -> Iterator[None]:
     """No bars and no chatter of Ray Data: progress is reported by whoever asked for the preparation."""
     bars = context.enable_progress_bars
-    consoles = [h for h in logging.getLogger("ray.data").handlers if not isinstance(h, logging.FileHandler)]
-    levels = [handler.level for handler in consoles]
     context.enable_progress_bars = False
-    for handler in consoles:
-        handler.setLevel(logging.ERROR)
+    for handler in logging.getLogger("ray.data").handlers:
+        if not isinstance(handler, logging.FileHandler):
+            handler.setLevel(logging.ERROR)  # for good: its threads say their last words after the last row came
     try:
         yield
     finally:
         context.enable_progress_bars = bars
-        for handler, level in zip(consoles, levels, strict=True):
-            handler.setLevel(level)

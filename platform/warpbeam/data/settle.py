@@ -13,6 +13,7 @@ from typing import Any
 from warpbeam.data.examples import settle_format
 from warpbeam.data.files import READ_BYTES, SourceFile, open_file, reading
 from warpbeam.data.sources import Task, cut_tasks, expand
+from warpbeam.errors import UserError
 from warpbeam.job import DataSource
 from warpbeam.storage.config import StorageConfig
 
@@ -46,11 +47,20 @@ def settle_sources(
     settled = []
     for source in sources:
         expansion = expand(source.path, root, config)
-        format_name = source.format if rendered else settle_format(source, expansion.files, config)
+        format_name = source.format if rendered else _format(source, expansion.files, config)
         passed_over = expansion.summary()
         note = f"{source.path}: passed over {passed_over}" if passed_over else ""
         settled.append(SettledSource(source.path, format_name, source.fields, expansion.files, note))
     return settled
+
+
+def _format(source: DataSource, files: tuple[SourceFile, ...], config: StorageConfig) -> str:
+    try:
+        return settle_format(source, files, config)
+    except UserError as error:
+        if source.path not in error.what:  # a job has several sources
+            error.what = f"{source.path}: {error.what}"
+        raise
 
 
 def settle_tasks(sources: Sequence[SettledSource], config: StorageConfig) -> list[Task]:

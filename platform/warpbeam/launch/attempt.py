@@ -118,6 +118,7 @@ class Attempt:
         try:
             while not self.group.done.wait(TICK_S):
                 self._tick()
+            self.preparation.check()
         except BaseException:
             self._call_off()
             raise
@@ -130,6 +131,7 @@ class Attempt:
         if not self._gone:
             self._try_go()
         else:
+            self.preparation.check()  # data that turns out bad ends a training that has begun on its first part
             self.reporter.training(progress)
             self._end_if_stalled()
         try:

@@ -89,6 +89,15 @@ def scale_request(planned: Planned, sizes: list[int]) -> list[Size]:
     return scaling(sizes, planned.plan.tokens_per_step, at)
 
 
+def check_sources(planned: Planned) -> None:
+    """Look whether there is data, and of a known format, before anything is started for it. Raises UserError."""
+    from warpbeam.data.settle import settle_sources  # brings numpy, which a plan does without
+
+    job = planned.job
+    for sources in (job.data.train, job.data.eval):
+        settle_sources(sources, planned.root, planned.storage, rendered=job.code.render is not None)
+
+
 def explain_request(planned: Planned) -> list[str] | None:
     """The plan's memory sum written out; None where the model is not known."""
     plan, pool = planned.plan, planned.pool.pool

@@ -14,7 +14,13 @@ import os
 import sys
 from typing import Any
 
-_MOMENTS = ("on_start", "on_step", "on_eval", "on_checkpoint", "on_end")  # as in train.callbacks.base
+_MOMENTS = {  # as in train.callbacks.base
+    "on_start": "on_start(self, ctx)",
+    "on_step": "on_step(self, ctx, row)",
+    "on_eval": "on_eval(self, ctx, result)",
+    "on_checkpoint": "on_checkpoint(self, ctx, saved)",
+    "on_end": "on_end(self, ctx, state)",
+}
 
 
 def _problem(target: str, argument_count: int) -> dict[str, str] | None:
@@ -52,13 +58,26 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
             "why": f"it has {', '.join(own) or 'none'}; a callback has any of {', '.join(_MOMENTS)}",
             "fix": "write one of them, for example: def on_step(self, ctx, row): ...",
         }
-    try:
-        inspect.signature(found).bind(*[None] * argument_count)
-    except TypeError as error:
-        return {"what": "does not take its arguments", "why": f"{inspect.signature(found)}: {error}", "fix": ""}
-    except ValueError:
-        return None  # a builtin without a signature
+    if misfit := _misfit(found, argument_count):
+        return {"what": "does not take its arguments", "why": misfit, "fix": ""}
+    if argument_count == 0 and isinstance(found, type):
+        for moment, called in _MOMENTS.items():
+            method = inspect.getattr_static(found, moment, None)
+            if inspect.isfunction(method) and (misfit := _misfit(method, called.count(",") + 1)):
+                what = f"has an {moment} that does not take its arguments"
+                return {"what": what, "why": misfit, "fix": f"write: def {called}: ..."}
     return None
+
+
+def _misfit(function: Any, argument_count: int) -> str:
+    """Why it cannot be called with so many positional arguments; nothing where it can."""
+    try:
+        inspect.signature(function).bind(*[None] * argument_count)
+    except TypeError as error:
+        return f"{inspect.signature(function)}: {error}"
+    except ValueError:
+        return ""  # a builtin without a signature
+    return ""
 
 
 def _where(error: BaseException) -> str:

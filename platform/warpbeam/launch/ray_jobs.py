@@ -189,7 +189,12 @@ def _check(answer: httpx.Response, what: str) -> None:
     if answer.status_code == 200:
         return
     last = answer.text.strip().splitlines()[-1:] or [""]
-    raise PlatformError(f"{what} (HTTP {answer.status_code})", why=last[0][:500], reason="dashboard_refused")
+    raise PlatformError(
+        f"{what} (HTTP {answer.status_code})",
+        why=last[0][:500],
+        fix="see whether the cluster is well (`ray status` there), then run the command again",
+        reason="dashboard_refused",
+    )
 
 
 def _auth() -> dict[str, str]:

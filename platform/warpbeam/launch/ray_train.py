@@ -123,9 +123,9 @@ def _kill_controllers() -> None:
 
 def import_ahead() -> None:
     """Import what starting a worker group takes; seconds, to be spent while Ray itself is starting. What fails here
-    fails again, and is told, where it is needed.
+    fails again, and is told, where it is needed: so does an import that the interpreter's own end cuts off.
     """
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):
         import ray.train.torch  # noqa: F401
 
 

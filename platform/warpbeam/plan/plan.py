@@ -33,7 +33,8 @@ class Plan:
         parameters: None where the model is not known yet (weights not read, or an unknown family).
         deepspeed: the config exactly as the engine gets it; None for ddp.
         legal_world_sizes: those of the pool that share the global batch without padding.
-        steps: optimizer steps to the end; None while nobody has counted the data.
+        steps: optimizer steps to the end; None while nobody can tell.
+        steps_estimated: the data decides, and preparation has yet to count it.
         answer: memory and time in parts, why this was chosen, what else would do; None where the model is not known.
         activation_checkpointing: activations are computed again in the backward pass.
         why: what decided the strategy, in words.
@@ -59,6 +60,7 @@ class Plan:
     legal_world_sizes: tuple[int, ...]
     warnings: tuple[str, ...]
     steps: int | None = None
+    steps_estimated: bool = False
     answer: Answer | None = None
     activation_checkpointing: bool = False
     why: str = "as the job says"
@@ -156,6 +158,7 @@ def make_plan(
         legal_world_sizes=legal_world_sizes(job.train.global_batch, fixed, pool.max_ranks),
         warnings=tuple(_warnings(job, pool, machine, precision, config, shape, found)),
         steps=total_steps(job, rows),
+        steps_estimated=total_steps(job, rows) != job.train.max_steps,
         answer=found,
         activation_checkpointing=chosen.checkpointing,
         why=chosen.why,

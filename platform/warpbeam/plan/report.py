@@ -28,16 +28,19 @@ WORDS: Final = {
 }
 
 
-def answer_lines(found: Answer, *, steps: int | None, why: str, open_choice: bool) -> list[Line]:
+def answer_lines(
+    found: Answer, *, steps: int | None, why: str, open_choice: bool, estimated: bool = False
+) -> list[Line]:
     """(word, text) pairs from fit to advice; a continuation has an empty word.
 
     Args:
         steps: to the end; None where it is not known.
         why: what fixed the strategy, in words.
         open_choice: there was something to choose.
+        estimated: the steps are a guess until preparation has counted.
     """
     now = found.chosen
-    lines = [("fits", fit_words(now)), *_memory_lines(now), *_time_lines(now), *_end_lines(now, steps)]
+    lines = [("fits", fit_words(now)), *_memory_lines(now), *_time_lines(now), *_end_lines(now, steps, estimated)]
     lines.append(("chosen", f"{now.strategy}, micro-batch {now.micro_batch}, {checkpointing_words(now)}: {why}"))
     if open_choice or not now.fits:
         lines += _labelled("because", (_stage(stage, now) for stage in found.stages))
@@ -117,7 +120,7 @@ def _time_lines(now: Forecast) -> list[Line]:
     return [*lines, ("speed", speed)]
 
 
-def _end_lines(now: Forecast, steps: int | None) -> list[Line]:
+def _end_lines(now: Forecast, steps: int | None, estimated: bool) -> list[Line]:
     hours, cost = now.hours(steps), now.cost(steps)
     if hours is None:
         to_end = "not known: the number of steps is not"
@@ -125,7 +128,9 @@ def _end_lines(now: Forecast, steps: int | None) -> list[Line]:
             to_end += f"; {now.price * now.accelerators:,.2f} an hour"
     else:
         price = "no price in the pool" if cost is None else f"cost {cost:,.2f}"
-        to_end = f"{steps:,} steps, {span(hours * 3600)}, {price}"
+        about = "about " if estimated else ""
+        to_end = f"{about}{steps:,} steps, {span(hours * 3600)}, {price}"
+        to_end += "; preparation counts them" if estimated else ""
     size, rate = now.checkpoint_bytes / 1e9, now.nodes
     text = f"{size:,.2f} GB" if size >= 0.1 else f"{size * 1e3:,.1f} MB"
     return [("to the end", to_end), ("checkpoint", f"{text}, written in {span(now.checkpoint_s)} at {rate} GB/s")]

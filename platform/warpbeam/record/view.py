@@ -127,7 +127,7 @@ class RunView:
             loss=_last(rows, LOSS),
             eval_loss_first=held_out[0] if held_out else None,
             eval_loss_last=held_out[-1] if held_out else None,
-            tokens_per_s=_last(rows, SPEED),
+            tokens_per_s=_median(rows[-STEPS_FOR_ETA:], SPEED),
             eta_s=None if state.ended else eta_s(rows, total),
             buckets=self.buckets(attempt) if attempt else {},
         )
@@ -251,6 +251,11 @@ def eta_s(rows: list[dict[str, Any]], total_steps: int | None) -> float | None:
 def json_lines(data: bytes) -> list[dict[str, Any]]:
     """Rows of a JSON-lines object; a torn last line is left out."""
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+
+
+def _median(rows: list[dict[str, Any]], name: str) -> float | None:
+    values = [float(row[name]) for row in rows if row.get(name) is not None]
+    return statistics.median(values) if values else None
 
 
 def _last(rows: list[dict[str, Any]], name: str) -> float | None:

@@ -153,7 +153,7 @@ def find_deployment(name: str, home: Path | None = None) -> Deployment:
         raise UserError(
             f"nothing called {name!r} is served on this machine",
             why=f"served now: {', '.join(served) or 'nothing'}",
-            fix=f"warpbeam deploy {name}",
+            fix=f"`warpbeam deploy {name}` serves it, if `warpbeam models` or `warpbeam list` shows it",
             reason="not_deployed",
         )
     return served[name]

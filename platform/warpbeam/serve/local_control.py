@@ -36,8 +36,19 @@ def start_server(home: Path, host: str, port: int, notes: list[str]) -> LocalSer
     """Start it on this port or the next free one (then a note says so); ready for commands when this returns.
 
     Raises:
-        InfraError: Ray or Serve did not start, with the log's end.
+        InfraError: Ray or Serve did not start, not the second time either: Ray has deadlines of its own for starting,
+            which a busy machine may miss.
     """
+    try:
+        return _start(home, host, port, notes)
+    except InfraError as error:
+        if error.reason != "serve_not_started":
+            raise
+        notes.append("Ray Serve did not start at the first try")
+        return _start(home, host, port, notes)
+
+
+def _start(home: Path, host: str, port: int, notes: list[str]) -> LocalServe:
     old = read_state(home)
     if old is not None:
         shutil.rmtree(old.short_dir, ignore_errors=True)
@@ -94,8 +105,13 @@ def _wait_started(home: Path, process: ProcessIdentity) -> LocalServe:
         time.sleep(0.05)
     end_process(process, grace_s=STOP_GRACE_S)
     log = serve_folder(home) / "server.log"
-    tail = "\n".join(log.read_text("utf-8", errors="replace").splitlines()[-15:])
-    raise InfraError("Ray Serve did not start", why=f"the last lines of {log}:\n{tail}", reason="serve_not_started")
+    lines = [line for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    raise InfraError(
+        "Ray Serve did not start",
+        why=f"its last word: {lines[-1].strip()}" if lines else "it said nothing",
+        fix=f"the same command tries again; {log} has everything it said",
+        reason="serve_not_started",
+    )
 
 
 def send_command(state: LocalServe, command: dict[str, Any]) -> None:

@@ -34,7 +34,8 @@ def disk_error(error: OSError, path: Path) -> WarpbeamError:
         return InfraError(
             f"disk full: {path}",
             why=f"{error.strerror}; {_free_space(path)}",
-            fix=f"free space on the disk of {path.parent}, or point TMPDIR / WARPBEAM_HOME at a larger one",
+            fix=f"free space on the disk of {path.parent}, or use a larger one: TMPDIR and WARPBEAM_HOME say where "
+            "temporary files and this machine's own server are, the pool's `storage` where runs are kept",
             reason="disk_full",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

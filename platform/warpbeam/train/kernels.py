@@ -37,7 +37,7 @@ def per_example_attention(
     The cost is that of the examples, not of the rows' squares: at 1024 tokens with examples of 150 a fifth.
     """
     if example_lengths is None:
-        raise Unsupported(f"{type(module).__name__} does not hand its arguments on to the kernel")
+        raise _not_told(module)
     _refuse(module, others, attention_mask)
     rows, heads, seq_len, _ = query.shape
     # [rows * seq_len, heads, head_dim] without a copy: projections come out that way.
@@ -85,7 +85,7 @@ def varlen_attention(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of each example with itself, in one kernel. Shapes as in `per_example_attention`."""
     if cu_seq_lens_q is None:
-        raise Unsupported(f"{type(module).__name__} does not hand its arguments on to the kernel")
+        raise _not_told(module)
     if dropout:
         raise Unsupported("attention dropout: torch's varlen_attn has none")
     _refuse(module, others, attention_mask)
@@ -123,6 +123,13 @@ class Varlen:
         if grouped and "enable_gqa" in self.takes:
             options["enable_gqa"] = True
         return options
+
+
+def _not_told(module: torch.nn.Module) -> Unsupported:
+    return Unsupported(
+        f"{type(module).__name__} was not told where the examples of a row begin: a loop of its own calls "
+        "`model(**batch.inputs)`; else the model does not hand its arguments on to the kernel"
+    )
 
 
 def _refuse(module: Any, others: dict[str, Any], mask: torch.Tensor | None) -> None:

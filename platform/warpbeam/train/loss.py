@@ -64,7 +64,7 @@ class CausalLoss:
 
     def _by_hook(self, outputs: Any, batch: Rows, wanted: torch.Tensor) -> torch.Tensor:
         assert self._hook is not None
-        total, tokens = self._hook(outputs, batch)
+        total, tokens = _pair(self._hook(outputs, batch))
         expected = int(wanted.sum())
         if int(tokens) != expected:
             raise UserError(
@@ -74,6 +74,19 @@ class CausalLoss:
                 reason="loss_hook_count",
             )
         return total.float()
+
+
+def _pair(answer: Any) -> tuple[torch.Tensor, int | torch.Tensor]:
+    """What a loss hook returned, if it is what a loss hook returns."""
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], torch.Tensor):
+        return answer
+    got = f"a tuple of {', '.join(type(item).__name__ for item in answer)}" if isinstance(answer, tuple) else ""
+    raise UserError(
+        f"code.loss returned {got or f'one {type(answer).__name__}'}, not (sum, number of loss tokens)",
+        why="the loss is a mean over the loss tokens of all ranks and micro-batches, which needs both",
+        fix="return (sum of the losses where the shifted labels are not -100, how many those are)",
+        reason="loss_hook_result",
+    )
 
 
 def token_loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

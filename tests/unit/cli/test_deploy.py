@@ -42,7 +42,8 @@ def test_a_folder_with_a_model_is_meant(store: StorageConfig) -> None:
 
 
 def test_an_address_is_taken_as_it_is(store: StorageConfig) -> None:
-    assert find_model("s3://bucket/models/a/3/", store, None, None) == ("s3://bucket/models/a/3/", "3")
+    assert find_model("s3://bucket/models/a/3/", store, None, None) == ("s3://bucket/models/a/3/", "a")
+    assert find_model("hf://org/small", store, None, None) == ("hf://org/small", "small")
 
 
 def test_neither_model_nor_run(store: StorageConfig) -> None:

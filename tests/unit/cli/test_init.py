@@ -40,6 +40,10 @@ def test_a_model_and_held_out_data(folder: Path) -> None:
 
 
 def test_a_model_s_folder_is_seen_from_the_job_file(folder: Path) -> None:
+    with pytest.raises(UserError, match="there is no tokenizer in"):
+        init("mine", data="my data.jsonl", model="weights/small", tokenizer="tok")
+    (folder / "tok").mkdir()
+    (folder / "tok/tokenizer.json").write_text("{}")
     init("mine", data="my data.jsonl", model="weights/small", tokenizer="tok")
     model = load_job(folder / "mine/job.yaml").job.model
     assert (model.path, model.tokenizer) == ("../weights/small", "../tok")

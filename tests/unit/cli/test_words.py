@@ -64,7 +64,11 @@ def test_a_summary_and_what_to_do_next() -> None:
     assert lines["loss"] == "7.0000 -> 5.0000"
     assert "MFU" not in lines
     assert len(next_commands("sft", fate(RunState.DONE), "job.yaml")) == 3
-    assert next_commands("sft", fate(), "job.yaml")[0].startswith("warpbeam run job.yaml")
+    unsaved = next_commands("sft", fate(owner="ml", committed_step=None), "warpbeam run job.yaml")
+    assert unsaved[0] == "warpbeam run job.yaml    # mend the cause first; begins anew: nothing was saved yet"
+    killed = next_commands("sft", fate(owner="infra", committed_step=20), "warpbeam run job.yaml", " --pool p.yaml")
+    assert killed[0] == "warpbeam run job.yaml    # goes on from the newest checkpoint"
+    assert killed[1:] == ["warpbeam logs sft --pool p.yaml", "warpbeam status sft --pool p.yaml"]
 
 
 def test_a_users_exception_shows_the_users_lines_only(tmp_path: Path) -> None:
