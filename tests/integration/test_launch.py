@@ -14,7 +14,7 @@ import pytest
 from tests.integration.launch_runs import Workplace, put_data
 from tests.integration.ray_head import ray_head
 from warpbeam.record.states import RunState
-from warpbeam.storage import StorageConfig
+from warpbeam.storage import StorageConfig, open_store
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,20 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     assert place.view().status().step == place.committed()
     assert len(place.view().attempts()) == 3
     assert place.view().buckets(place.view().attempts()[-1])["hang"] > 6
+
+
+def test_bad_data_that_is_found_late_ends_a_training_that_has_begun(place: Workplace) -> None:
+    """A run that counts steps begins on the first sealed part; that too much was skipped is known at the end."""
+    place.name = "spoilt"
+    record = json.dumps({"prompt": "one and one", "completion": "two"})
+    lines = "".join("{\n" if n % 5 == 0 else f"{record}\n" for n in range(400))
+    open_store(place.s3).put("launch/bad.jsonl", lines.encode())
+    path = place.write_job(max_steps=100_000)
+    asked = path.read_text().replace("launch/train.jsonl", "launch/bad.jsonl")
+    path.write_text(asked.replace("  seq_len: 64", "  seq_len: 64\n  on_bad_record: skip"))
+    code, text = place.run("run", "job.yaml")
+    assert (code, "80 of 400 records are bad" in text) == (2, True), text
+    assert place.view().state()[0] is RunState.FAILED
 
 
 HOOKS = """
