@@ -111,10 +111,10 @@ def test_a_cluster_finishes_it_once_with_own_code_and_keeps_the_secret(
     extra = 'code: {callbacks: ["hooks:Watch"]}\nsecrets: [{env: MY_TOKEN, from: token}]\n'
     place.write_job(max_steps=total, extra=extra)
     monkeypatch.setenv("WARPBEAM_POOL", str(pool))
-    with ray_head({"POOL_TOKEN": canary}) as address:
-        code, text = place.run("submit", "job.yaml", "--address", address, "--allow", "train.max_steps")
+    with ray_head({"POOL_TOKEN": canary}) as head:
+        code, text = place.run("submit", "job.yaml", "--address", head.dashboard, "--allow", "train.max_steps")
         assert code == 0, text
-        jobs = httpx.get(f"{address}/api/jobs/").text
+        jobs = httpx.get(f"{head.dashboard}/api/jobs/").text
     view = place.view()
     assert view.state() == (RunState.DONE, "")
     assert place.committed() == total
