@@ -21,7 +21,7 @@ accelerator: {kind: cpu, memory_gib: 4}
 nodes: 2
 accelerators_per_node: 1
 cpus_per_worker: 1
-storage: {kind: embedded}
+storage: {kind: embedded, uri: "s3://warpbeam"}
 """
 
 
@@ -33,6 +33,7 @@ def place(s3: StorageConfig, tmp_path: Path) -> Iterator[Workplace]:
     workplace.close()
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_fewer_ranks_and_grows_again(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     job = place.write_job(max_steps=100_000)
     text = job.read_text().replace("{accelerators: 2}", "{accelerators: {min: 1, max: 2}}")

@@ -124,13 +124,6 @@ class Attempt:
         """Blocks until every rank has ended. Raises what the preparation failed with."""
         self.group.start()
         try:
-            return self._watched()
-        finally:
-            if self._growth is not None:
-                self._growth.withdraw()
-
-    def _watched(self) -> AttemptEnd:
-        try:
             while not self.group.done.wait(TICK_S):
                 self._tick()
             self.preparation.check()

@@ -2,7 +2,7 @@
 
 An attempt that waits for its place takes a smaller size as soon as one fits; one that trains asks for the next larger
 size by a placement group of the ranks that it lacks. Such a request is what an autoscaler sees, it holds nothing until
-all of it is there, and it goes with the driver.
+all of it is there, and it goes with the attempt.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def free_room(need: Mapping[str, float]) -> int:
 
 
 class Growth:
-    """A standing request for the ranks between this size and the next larger one."""
+    """A standing request for the ranks between this size and the next larger one; it ends with the attempt's group."""
 
     def __init__(self, sizes: Sequence[int], now: int, need: Mapping[str, float]) -> None:
         from ray.util import placement_group
@@ -57,9 +57,3 @@ class Growth:
     def there(self) -> bool:
         """Whether all of it is reserved."""
         return bool(self._group.wait(timeout_seconds=0.01))
-
-    def withdraw(self) -> None:
-        """Give back what is reserved, and ask for nothing more."""
-        from ray.util import remove_placement_group
-
-        remove_placement_group(self._group)
