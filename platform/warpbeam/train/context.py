@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from warpbeam.checkpoint.rng import capture_rng, restore_rng
+from warpbeam.data.dataset import PAD
 from warpbeam.data.reader import BatchReader, EvalReader, MicroBatch
 from warpbeam.data.tokenizer import vocabulary_size
 from warpbeam.errors import RunFailed, UserError
@@ -86,6 +88,7 @@ class Context:
         self._forward_only: Callable[[], AbstractContextManager[None]] = no_gradients
         self._rng: dict[str, torch.Tensor] | None = None
         self._eval_step = self._saved_step = -1
+        self._ids_crc = self._batch_crc = 0
         self._pending: Batch | None = None
         self._meter: StepMeter | None = None
 
@@ -228,6 +231,7 @@ class Context:
                 batch = make_batch(rows, self.packing, self.device)
                 self._meter.data_wait_s += time.perf_counter() - waiting_since
                 self._pending = batch
+                self._ids_crc += sum(zlib.crc32(sample.encode()) for sample in batch.sample_ids if sample != PAD)
                 yield batch
                 if batch.last and self._pending is batch:
                     raise UserError(
@@ -279,12 +283,15 @@ class Context:
         self._settle()
 
     def _agree(self, loss: torch.Tensor | float) -> tuple[float, Progress]:
-        """One small all-reduce a step: the loss's shares, whether anybody wants to stop, how far a save has come."""
+        """One small all-reduce a step: the loss's shares, whether anybody wants to stop, which samples it was (a sum of
+        their ids' crc32, exact in float64 up to two million samples), how far a save has come."""
         asked = self._setup.stop.is_set() or (self.rank == 0 and self._setup.sink.stop_requested is not None)
         share = loss.detach().double() if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
-        signs = torch.tensor([asked, *self._setup.checkpoints.progress()], dtype=torch.float64, device=self.device)
+        progress = self._setup.checkpoints.progress()
+        signs = torch.tensor([asked, self._ids_crc, *progress], dtype=torch.float64, device=self.device)
         summed = self._setup.ranks.sum(torch.cat([share.to(self.device).reshape(1), signs]))
-        total, wishes, *saving = summed.tolist()
+        total, wishes, ids_crc, *saving = summed.tolist()
+        self._ids_crc, self._batch_crc = 0, int(ids_crc)
         if wishes and not self.stopping:
             self.stopping = True
             self.record.event("stopping", after_step=self.step_done + 1)
@@ -307,6 +314,7 @@ class Context:
         assert self._meter is not None
         row: dict[str, Any] = self._meter.row(batch.step)
         row |= {"loss_metrics/global_avg_loss": mean, "lr": lr, "loss_tokens": batch.global_loss_tokens}
+        row["batch_crc"] = self._batch_crc
         if norm is not None:
             row["grad_norm"] = norm
         row |= {"attempt": self.attempt, **numbers}

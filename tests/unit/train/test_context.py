@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from tests.unit.train.making import context, sink_of
 from warpbeam.checkpoint.log import RunLog, live_commits
+from warpbeam.data.reader import batch_ids
 from warpbeam.errors import InfraError, RunFailed, UserError
 from warpbeam.plan.schedule import lr_of
 from warpbeam.train.batch import Batch
@@ -243,6 +245,9 @@ def test_row_holds_torchtitans_names(tmp_path: Path, tokenizer: Any) -> None:
         "memory/max_rss(GiB)",
         "n_tokens_seen",
         "loss_tokens",
+        "batch_crc",
     } <= set(row)
+    ids = batch_ids(ctx._setup.train_data, 5, seed=5, global_batch=4)
+    assert row["batch_crc"] == sum(zlib.crc32(sample.encode()) for sample in ids), "what was trained on, by the record"
     assert "mfu(%)" not in row  # a CPU's peak is not known
     assert row["n_tokens_seen"] == 6 * 4 * 32
