@@ -6,6 +6,7 @@ what a config leaves out takes the family's default in transformers (plan/famili
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,6 +39,11 @@ OPTIONAL: Final = {
     "experts_per_token": "experts one token uses (default: 1)",
     "params": "all parameters, when it is known better than this sum",
 }
+
+# Far beyond any model there is; without an end, a loop over the layers of a mistyped config would not come to one.
+MOST_LAYERS: Final = 10_000
+MOST_OF_ANYTHING: Final = 1 << 24
+SWITCHES: Final = ("gated", "tied")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +162,7 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
     if unknown := [name for name in numbers if name not in NEEDED and name not in OPTIONAL]:
         known = ", ".join([*NEEDED, *OPTIONAL])
         raise UserError(f"a shape has no {', '.join(unknown)}", fix=f"it has {known}", reason="bad_model_shape")
-    sizes = {name: int(value) for name, value in numbers.items()}
+    sizes = {name: _given_size(name, value) for name, value in numbers.items()}
     config = {
         "model_type": "mixtral" if sizes.get("experts", 1) > 1 else "llama",
         "vocab_size": sizes["vocab"],
@@ -181,6 +187,24 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
     counts = {name: round(value * scale) for name, value in less.items()}
     kept = {name: getattr(counted, name) for name in counted.__dataclass_fields__ if name not in counts}
     return ModelShape(**kept | counts | {"family": "given", "gated": not plain})
+
+
+def _given_size(name: str, value: float) -> int:
+    """A size that was typed: a whole number, 1 or more; 0 or 1 for a switch. Raises UserError."""
+    if name in SWITCHES:
+        legal, wanted, example = value in (0, 1), "0 or 1", "1"
+    else:
+        most = math.inf if name == "params" else MOST_LAYERS if name == "layers" else MOST_OF_ANYTHING
+        legal, wanted = value >= 1 and value <= most and value < math.inf and value == int(value), "a whole number"
+        wanted += ", 1 or more" if most == math.inf else f" from 1 to {most:,}"
+        example = {"layers": "32", "params": "8030000000"}.get(name, "8")
+    if not legal:
+        raise UserError(
+            f"{name} must be {wanted}, it is {value:.15g}",
+            fix=f"write for example `{name}={example}`",
+            reason="bad_model_shape",
+        )
+    return int(value)
 
 
 def _kv_heads(get: _Getter, family: Family, heads: int) -> int:
@@ -267,11 +291,13 @@ class _Mixture:
         self.dense_mlp = _mlp(get, family, hidden, wide)
         self.experts = get.size("num_local_experts") if family.experts != "none" else 1
         self.per_token = get.size("num_experts_per_tok") if self.experts > 1 else 1
+        if self.per_token > self.experts:
+            raise _impossible("num_experts_per_tok", self.per_token, f"at most the {self.experts} experts", 1)
         self.width = get.size("moe_intermediate_size", default=wide) if family.experts != "none" else wide
         self.shared_width = 0
         self._beside = hidden * self.experts if family.experts != "none" else 0  # the router
         if family.experts == "shared":
-            own = get.value("n_shared_experts")
+            own = get.count("n_shared_experts")
             self.shared_width = own * self.width if own is not None else get.size("shared_expert_intermediate_size")
             self._beside += _mlp(get, family, hidden, self.shared_width)
             self._beside += hidden if own is None else 0  # qwen2_moe weighs its shared expert by a gate
@@ -287,16 +313,16 @@ class _Mixture:
         """Layers without experts; all of them in a dense model."""
         if self._family.experts == "none":
             return layers
-        first = self._get.value("first_k_dense_replace")
+        first = self._get.count("first_k_dense_replace")
         if first is not None:
-            return min(int(first), layers)
-        plain, every = set(self._get.value("mlp_only_layers") or ()), self._get.value("decoder_sparse_step") or 1
+            return min(first, layers)
+        plain, every = self._get.numbers("mlp_only_layers"), self._get.size("decoder_sparse_step", default=1)
         return sum(1 for layer in range(layers) if layer in plain or (layer + 1) % every)
 
 
 def _impossible(key: str, value: object, wanted: str, write: object) -> UserError:
     return UserError(
-        f"model.config.{key} must be {wanted}, it is {value}",
+        f"model.config.{key} must be {wanted}, it is {value!r}",
         fix=f"write for example `{key}: {write}`",
         reason="bad_model_shape",
     )
@@ -320,14 +346,42 @@ class _Getter:
         return self.family.defaults.get(name)
 
     def size(self, name: str, default: int | None = None) -> int:
+        """A whole number, 1 or more, with an end that no model reaches."""
         value = self.value(name)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise _impossible(name, value, "a whole number, 1 or more", self.family.defaults.get(name) or 1)
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
+        if not _is_whole(value) or not 1 <= value <= most:
+            usual = self.family.defaults.get(name) or 1
+            wanted = "a whole number, 1 or more" if not _is_whole(value) or value < 1 else f"at most {most:,}"
+            raise _impossible(name, value, wanted, usual)
+        return int(value)
+
+    def count(self, name: str) -> int | None:
+        """A whole number, 0 or more; None where the config does not say."""
+        value = self.value(name)
+        if value is not None and (not _is_whole(value) or not 0 <= value <= MOST_LAYERS):
+            raise _impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
         return value
 
+    def numbers(self, name: str) -> set[int]:
+        """A list of layers' numbers; empty where the config does not say."""
+        value = self.value(name)
+        if value is None:
+            return set()
+        if not isinstance(value, list) or not all(map(_is_whole, value)):
+            raise _impossible(name, value, "a list of layers' numbers", "[]")
+        return set(value)
+
     def flag(self, name: str) -> bool:
-        return bool(self.value(name))
+        """true or false; "false" in quotes would count as true, so it is refused."""
+        value = self.value(name)
+        if value is not None and not isinstance(value, bool) and value not in (0, 1):
+            raise _impossible(name, value, "true or false", "false")
+        return bool(value)
 
     def bias(self, fixed: bool | None, key: str) -> bool:
         return self.flag(key) if fixed is None else fixed
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

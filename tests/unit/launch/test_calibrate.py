@@ -101,9 +101,13 @@ def test_refusals(run: RunView, what: str) -> None:
     assert caught.value.fix
 
 
-def test_a_broken_file_is_told() -> None:
+SCHEMA_ALONE = '{"schema": "warpbeam/calibration/v1"}'
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", "{}", SCHEMA_ALONE])
+def test_a_broken_file_is_told(content: str) -> None:
     path_of("planned").parent.mkdir(parents=True)
-    path_of("planned").write_text("{")
+    path_of("planned").write_text(content)
     with pytest.raises(UserError, match="cannot be read") as caught:
         read_correction("planned", "cpu")
     assert "remove it" in caught.value.fix
