@@ -104,6 +104,7 @@ def _why(job: Job, machine: Machine, space: Space, tried: int, *, fits: bool, li
             )
             if len(options) > 1
         ]
+        open_words += ["micro_batch"] if space.micro_batches is None else []
         return f"{why_words(fits=fits, likely=likely)} ({', '.join(open_words)} left open){own}"
     if job.parallelism.strategy_is_open:
         kept = "a CPU pool rehearses ZeRO-3" if machine.is_cpu else "the default where the model is not known"

@@ -93,7 +93,8 @@ class ModelShape:
 
 def is_known(config: Mapping[str, Any]) -> bool:
     """Whether `model_shape` can count this model."""
-    return config.get("model_type") in FAMILIES
+    family = config.get("model_type")
+    return isinstance(family, str) and family in FAMILIES
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
@@ -350,15 +351,16 @@ class _Getter:
         value = self.value(name)
         value = default if value is None else value
         most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
-        if not _is_whole(value) or not 1 <= value <= most:
-            usual = self.family.defaults.get(name) or 1
-            wanted = "a whole number, 1 or more" if not _is_whole(value) or value < 1 else f"at most {most:,}"
-            raise _impossible(name, value, wanted, usual)
+        usual = self.family.defaults.get(name) or 1
+        if value is None or not _is_whole(value) or value < 1:
+            raise _impossible(name, value, "a whole number, 1 or more", usual)
+        if value > most:
+            raise _impossible(name, value, f"at most {most:,}", usual)
         return int(value)
 
     def count(self, name: str) -> int | None:
         """A whole number, 0 or more; None where the config does not say."""
-        value = self.value(name)
+        value: int | None = self.value(name)
         if value is not None and (not _is_whole(value) or not 0 <= value <= MOST_LAYERS):
             raise _impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
         return value

@@ -151,7 +151,11 @@ def test_a_model_by_its_numbers() -> None:
             "--accelerators 16",
         ),
         (["--model", "model", "--accelerators", "99", "--pool", "POOL", *QUESTION], "asks for 99", "16` or less"),
-        (["--model", "model", "--accelerators", "16xH100", "--tp", "3", *QUESTION], "does not divide 16", "15 or 18"),
+        (
+            ["--model", "model", "--accelerators", "16xH100", "--tp", "3", *QUESTION],
+            "does not divide 16",
+            "`--tp 2` or `4`",
+        ),
         (
             ["--model", "model", "--accelerators", "16xH100", "--method", "rl", *QUESTION[:4]],
             "--method rl",
