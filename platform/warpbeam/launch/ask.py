@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from warpbeam.errors import UserError
 from warpbeam.launch.ask_words import Words, asked_of, machine_of_words, read_shape, steps_of
 from warpbeam.launch.calibration import read_correction
-from warpbeam.plan.answer import Answer, Question, answer
+from warpbeam.plan.answer import Answer, Question, answer, smallest
 from warpbeam.plan.deepspeed_config import deepspeed_config
 from warpbeam.plan.explain import explain_memory
 from warpbeam.plan.nearest import question
@@ -130,6 +130,14 @@ def emit_deepspeed(passing: Passing) -> tuple[dict[str, Any], str]:
     """
     found, best = passing.question, passing.answer.chosen
     setup = passing.setup if best.runs_here else found.best_here()
+    if not found.runs(smallest(found)):
+        raise UserError(
+            f"this version does not run {found.recipe.precision} of this kind on {found.machine.chip.name}"
+            if found.recipe.lora is None and found.recipe.optimizer == "adamw"
+            else "this version runs neither adapters nor another optimizer than adamw",
+            fix="leave --emit out to see what would run",
+            reason="not_run_here",
+        )
     if setup is None or (not best.fits and not best.likely and best.runs_here):
         raise UserError(
             "nothing that DeepSpeed runs here fits",
