@@ -20,7 +20,7 @@ from warpbeam.plan.step_time import StepTime
 BITS: Final = 8
 SCHEDULE: Final = {"vp", "vpp", "vpp_layers_per_stage", "schedule"}
 MOST_CHUNKS: Final = 8
-TUNING: Final = ("finetune", "SFT", "LoRA")
+TUNING: Final = ("finetune", "sft", "lora")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def source_flops_per_token(reading: Reading, setup: Setup) -> float:
         return 4 / 3 * (6.0 * n + attention)
     if "nanotron" in framework:  # the input embedding is no product
         return 6.0 * (n - (0 if shape.tied else vocab * h)) + attention
-    if reading.row["gpu"] == "TPU-v6e":
+    if reading.row["gpu"] == "TPU-V6E":
         return 6.0 * n + attention / 2
     return 6.0 * n + attention
 
