@@ -7,7 +7,6 @@ What a row does not state takes a default that depends only on its other columns
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ NUMBERS: Final = (
     *("measured_peak_mem_GiB", "measured_tokens_per_s_per_gpu", "measured_step_s", "measured_tflops_per_gpu"),
     "measured_MFU_pct",
 )
+MOST: Final = 1e9  # of anything that a row counts
 WORDS: Final = (
     *("framework", "zero_stage_or_sharding", "act_ckpt", "precision", "optimizer", "offload", "lora", "attention"),
     *("fits", "notes"),
@@ -153,7 +153,7 @@ def clean(row: Mapping[str, str | None]) -> dict[str, str]:
         except ValueError:
             found[name] = ""
         else:
-            if number <= 0 or not math.isfinite(number):
+            if not 0 < number < MOST:
                 found[name] = ""
             elif name in COUNTS:
                 found[name] = str(max(1, round(number)))

@@ -151,9 +151,9 @@ def _network(reading: Reading, chip: Chip, setup: Setup) -> Chip:
     text = reading.row["interconnect_if_known"]
     if "pcie" in text.lower() and chip.form == "sxm" and "nvlink" not in text.lower():
         chip = override(chip, link_bandwidth=32e9)
-    if match := re.search(r"(\d+)\s*Gb/s per GPU", text):
+    if match := re.search(r"(\d+)\s*[Gg]b/s per [Gg][Pp][Uu]", text):
         return override(chip, nic_bandwidth=float(match[1]) / BITS * 1e9)
-    if match := re.search(r"(?:(\d+)\s*x\s*)?(\d{2,4})\s*Gb(?:ps|it/s|/s)?", text):
+    if match := re.search(r"(?:(\d+)\s*x\s*)?(\d{2,4})\s*[Gg]b(?:ps|it/s|/s)?", text):
         node = int(match[1] or 1) * float(match[2]) / BITS * 1e9
         return override(chip, nic_bandwidth=node / setup.layout.per_node)
     return chip

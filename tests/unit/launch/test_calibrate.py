@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,6 +72,30 @@ def test_the_next_plan_is_what_was_measured() -> None:
     assert plan.answer.chosen.step_s == pytest.approx(0.1)
     assert plan.answer.chosen.memory_gib == pytest.approx(1.1)
     assert plan.answer.chosen.corrected_by == ("finished",)
+
+
+class WrittenModel:
+    """A run whose tokenizer found fewer words than the job asked for: the model that it wrote is smaller."""
+
+    def head(self, key: str) -> object:
+        return key
+
+    def get(self, key: str) -> bytes:
+        return json.dumps(job().model.config | {"vocab_size": 64}).encode()  # type: ignore[operator]
+
+
+def test_the_next_plan_is_what_was_measured_where_the_vocabulary_came_out_smaller() -> None:
+    """Like is compared with like: the plan's own model, which the next plan will count again."""
+    finished = FinishedRun(rows())
+    finished.store = WrittenModel()  # type: ignore[misc, assignment]
+    found = calibrate(cast(RunView, finished), pool())
+    plan = make_plan(job(), pool(), world_size=2, correction=found.correction)
+    assert plan.answer is not None
+    assert plan.answer.chosen.step_s == pytest.approx(0.1)
+    assert found.before.parameters == plan.parameters
+    assert found.trained is not None
+    assert found.trained < found.before.parameters
+    assert found.to_dict()["compared"]["trained_parameters"] == found.trained
 
 
 def test_a_gpu_s_allocator_does_not_see_the_context() -> None:
