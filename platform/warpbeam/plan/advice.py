@@ -64,7 +64,8 @@ def help_most(question: Question, now: Forecast, around: Choice) -> Change | Non
         best = max(options, key=lambda change: change.tokens_per_s, default=None)
         gain = best.tokens_per_s / now.tokens_per_s - 1 if best is not None else 0.0
         if best is not None and gain >= WORTH_SAYING:
-            return replace(best, gain=gain)
+            text = best.text if now.runs_here else best.text.replace(f" ({NOT_RUN})", "")  # as what it is compared with
+            return replace(best, gain=gain, text=text)
     return None
 
 

@@ -164,6 +164,13 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
         known = ", ".join([*NEEDED, *OPTIONAL])
         raise UserError(f"a shape has no {', '.join(unknown)}", fix=f"it has {known}", reason="bad_model_shape")
     sizes = {name: _given_size(name, value) for name, value in numbers.items()}
+    experts, used = sizes.get("experts", 1), sizes.get("experts_per_token", 1)
+    if used > experts:
+        raise UserError(
+            f"experts_per_token is {used}, there {'is 1 expert' if experts == 1 else f'are {experts} experts'}",
+            fix=f"write `experts_per_token={experts}` or less",
+            reason="bad_model_shape",
+        )
     config = {
         "model_type": "mixtral" if sizes.get("experts", 1) > 1 else "llama",
         "vocab_size": sizes["vocab"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from warpbeam.plan.advice import NOT_RUN, Change, checkpointing_words
@@ -42,16 +42,14 @@ def answer_lines(
         open_choice: there was something to choose.
         estimated: the steps are a guess until preparation has counted.
     """
-    now = found.chosen
+    now, others = found.chosen, (*found.stages, *found.alternatives)
     lines = [("fits", fit_words(now)), *_memory_lines(now), *_time_lines(now), *_end_lines(now, steps, estimated)]
-    others = (*found.stages, *found.alternatives)
-    tied = now.fits and open_choice and any(other.fits and 0 < _gain(other, now) <= SAME for other in others)
-    why += f"; of those within {SAME:.0%} of it, what needs least memory" if tied else ""
-    lines.append(("chosen", f"{described(now)}: {why}"))
+    lines.append(("chosen", f"{described(now)}: {why}{_tie(now, others) if open_choice else ''}"))
     if open_choice or not now.fits:
         lines += _labelled("because", (_stage(stage, now) for stage in found.stages))
     if found.ours is not None:
-        lines.append(("this version", _alternative(found.ours, now)))
+        own = [other for other in others if other.runs_here and other.strategy != "ddp"]
+        lines.append(("this version", _alternative(found.ours, now) + _tie(found.ours, own)))
     if now.corrected_by:
         lines.append(("calibrated", f"by {', '.join(now.corrected_by)} on this pool"))
     lines += _labelled("otherwise", (_alternative(other, now) for other in found.alternatives))
@@ -60,6 +58,12 @@ def answer_lines(
     else:
         lines += _labelled("would fit", map(_fitting, found.would_fit)) or [("would fit", "nothing that we know")]
     return lines
+
+
+def _tie(chosen: Forecast, others: Iterable[Forecast]) -> str:
+    """Why something that is printed as faster was not chosen."""
+    tied = chosen.fits and any(other.fits and 0 < _gain(other, chosen) <= SAME for other in others)
+    return f"; of those within {SAME:.0%} of it, what needs least memory" if tied else ""
 
 
 def fit_words(now: Forecast) -> str:
@@ -148,7 +152,7 @@ def _parts(parts: Mapping[str, float], unit: str) -> str:
     shown = [(name, value) for name, value in parts.items() if value > PARTS_SHOWN * total]
     words = [f"{WORDS.get(name, name)} {_number(value)}" for name, value in shown]
     rest = total - sum(value for _, value in shown)
-    words += [f"other {_number(rest)}"] if rest > REST_SHOWN * total else []
+    words += [f"other {_number(rest)}"] if rest > REST_SHOWN * total and rest >= 0.0005 else []
     return ", ".join(words) + f" {unit}"
 
 

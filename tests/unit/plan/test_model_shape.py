@@ -205,7 +205,7 @@ def test_impossible_shapes(config: dict[str, Any], wrong: str) -> None:
         ({"layers": 1e9}, "it is 1000000000"),
         ({"gated": 7}, "gated must be 0 or 1"),
         ({"params": -5}, "params must be a whole number, 1 or more"),
-        ({"experts": 4, "experts_per_token": 8}, "at most the 4 experts"),
+        ({"experts": 4, "experts_per_token": 8}, "experts_per_token is 8, there are 4"),
     ],
 )
 def test_numbers_that_are_no_sizes(changes: dict[str, float], wrong: str) -> None:
