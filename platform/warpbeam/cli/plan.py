@@ -177,7 +177,8 @@ def _plan_job(
 
     loaded = load_job(job)
     with placing(job):
-        planned = plan_request(Request(loaded, load_pool(pool), _count(accelerators)), on_doubt=warn)
+        count = _count(accelerators) if scale is None else None  # --scale has its own numbers, and pads the batch
+        planned = plan_request(Request(loaded, load_pool(pool), count), on_doubt=warn)
         check_own_code(loaded.job, loaded.root)
     found = planned.plan
     if emit is Emit.DEEPSPEED:

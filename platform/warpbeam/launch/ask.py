@@ -129,39 +129,14 @@ def emit_deepspeed(passing: Passing) -> tuple[dict[str, Any], str]:
     Raises UserError where this version runs nothing of what was asked, or nothing that DeepSpeed is for.
     """
     found, best = passing.question, passing.answer.chosen
-    setup = passing.setup if best.runs_here else found.best_here()
-    if not found.runs(smallest(found)):
-        raise UserError(
-            f"this version does not run {found.recipe.precision} of this kind on {found.machine.chip.name}"
-            if found.recipe.lora is None and found.recipe.optimizer == "adamw"
-            else "this version runs neither adapters nor another optimizer than adamw",
-            fix="leave --emit out to see what would run",
-            reason="not_run_here",
-        )
-    if setup is None or (not best.fits and not best.likely and best.runs_here):
-        raise UserError(
-            "nothing that DeepSpeed runs here fits",
-            fix="leave --emit out to see what would",
-            reason="does_not_fit",
-        )
-    if setup.layout.sharding == "ddp":
-        raise UserError(
-            "ddp has no DeepSpeed config",
-            why="it runs without DeepSpeed",
-            fix="write `--strategy zero3`",
-            reason="bad_strategy",
-        )
+    setup = _run_here(passing)
     ours = found.forecast(setup)
-    note = (
-        ""
-        if ours == best
-        else (
-            f"this is {described(ours)}, the best that this version runs; "
-            f"the plan's best is {described(best)}, {difference(best, ours)}"
-        )
-    )
+    notes = []
+    if ours != best:
+        notes.append(f"this is {described(ours)}, the best that this version runs")
+        notes.append(f"the plan's best is {described(best)}, {difference(best, ours)}")
     if not ours.fits:
-        note += f"{'; ' if note else ''}it will likely run, but without a promise"
+        notes.append("it will likely run, but without a promise")
     config = deepspeed_config(
         stage=cast(Literal[1, 2, 3], int(setup.layout.sharding.removeprefix("zero"))),
         micro_batch=setup.recipe.micro_batch,
@@ -173,4 +148,26 @@ def emit_deepspeed(passing: Passing) -> tuple[dict[str, Any], str]:
         offload=setup.layout.offload,
         offload_path="/tmp/warpbeam/offload" if setup.layout.offload == "nvme" else None,
     )
-    return config, note
+    return config, "; ".join(notes)
+
+
+def _run_here(passing: Passing) -> Setup:
+    """The one setup of this version, which the plan names too. Raises UserError where there is none."""
+    found, best = passing.question, passing.answer.chosen
+    recipe, see = found.recipe, "leave --emit out to see what would"
+    if not found.runs(smallest(found)):
+        what = f"this version does not run {recipe.precision} on {found.machine.chip.name}"
+        if recipe.lora is not None or recipe.optimizer != "adamw":
+            what = "this version runs neither adapters nor another optimizer than adamw"
+        raise UserError(what, fix=see, reason="not_run_here")
+    setup = passing.setup if best.runs_here else found.best_here()
+    if setup is None or (best.runs_here and not best.likely):
+        raise UserError("nothing that DeepSpeed runs here fits", fix=see, reason="does_not_fit")
+    if setup.layout.sharding == "ddp":
+        raise UserError(
+            "ddp has no DeepSpeed config",
+            why="it runs without DeepSpeed",
+            fix="write `--strategy zero3`",
+            reason="bad_strategy",
+        )
+    return setup

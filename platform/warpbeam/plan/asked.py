@@ -11,9 +11,10 @@ from typing import Any, Final, cast
 
 from warpbeam.errors import UserError
 from warpbeam.plan.correction import Correction
+from warpbeam.plan.given_shape import NEEDED, OPTIONAL, given_shape
 from warpbeam.plan.layouts import ACROSS_NODES, CHOSEN_HERE, RUNS_HERE, Space, any_engine, check_setup, families
 from warpbeam.plan.machine import Machine
-from warpbeam.plan.model_shape import NEEDED, OPTIONAL, ModelShape, given_shape
+from warpbeam.plan.model_shape import ModelShape
 from warpbeam.plan.question import Question
 from warpbeam.plan.setup import Checkpointing, Layout, Lora, Optimizer, Precision, Recipe, Setup, Sharding
 

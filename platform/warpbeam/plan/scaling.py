@@ -116,14 +116,15 @@ def _limit(tokens: int, base: tuple[int, Forecast], now: tuple[int, Forecast]) -
 
 
 def _beyond(base: tuple[int, Forecast], now: tuple[int, Forecast], useful: float, first: float) -> str:
-    """More than linear: memory was short at the smallest size, and what that cost is gone."""
+    """More than linear: what the smallest size lacked, most often memory for a faster setup."""
     saved = {
         name: base[0] * seconds - now[0] * now[1].time_parts.get(name, 0.0) * useful
         for name, seconds in base[1].time_parts.items()
     }
     name = max(saved, key=lambda part: saved[part])
     words = SHRUNK.get(name, f"less {GROUPS[name]}")
-    return f"more than linear: {words} ({saved[name] / first:.0%}), as there is more memory than at {base[0]}"
+    why = "" if described(base[1]) == described(now[1]) else f", as there is more memory than at {base[0]}"
+    return f"more than linear: {words} ({saved[name] / first:.0%}){why}"
 
 
 def table(rows: Sequence[Size]) -> list[str]:

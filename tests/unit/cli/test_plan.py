@@ -124,6 +124,8 @@ def test_scale_pads_whatever_number_of_accelerators_it_begins_with() -> None:
     result = asked("--scale", "1,2,4,5", accelerators="5xH100")
     assert result.exit_code == 0, result.output
     assert "\n5 |" in result.output
+    job = run("job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--accelerators", "5", "--scale", "5,8")
+    assert job.exit_code == 0, job.output
 
 
 def test_emit_says_in_what_it_differs_from_the_best() -> None:

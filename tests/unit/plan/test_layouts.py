@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.plan.setups import LLAMA_8B, LLAMA_70B, recipe, setup
 from warpbeam.errors import UserError
+from warpbeam.plan.given_shape import given_shape
 from warpbeam.plan.layouts import Space, any_engine, check_setup, even_stages, families, runs_here
-from warpbeam.plan.model_shape import given_shape
 from warpbeam.plan.setup import Lora
 
 

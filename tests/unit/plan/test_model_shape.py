@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
 from warpbeam.plan.flops import flops_per_token, flops_per_token_6n, matrix_flops_per_token
+from warpbeam.plan.given_shape import given_shape
 from warpbeam.plan.model_shape import (
     FAMILIES,
-    given_shape,
     model_shape,
 )
 
