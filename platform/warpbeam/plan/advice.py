@@ -85,8 +85,8 @@ def _freed(question: Question) -> Iterator[Change]:
         fixed, options = getattr(question.space, attribute), getattr(wide, attribute)
         if fixed is None or len(fixed) > 1 or fixed == options:
             continue
-        best = changed(question, {name: None}, wide).search().best
-        if best is not None and (value := _value_of(best.setup, name)) != fixed[0]:
+        best = changed(question, {name: None}, wide).best_fitting()
+        if best is not None and (value := _value_of(best, name)) != fixed[0]:
             yield from _tried(question, {name: value})
 
 
@@ -101,10 +101,10 @@ def _tried(question: Question, changes: Changes, note: str = "") -> Iterator[Cha
     if not changes:
         return
     again = changed(question, changes)
-    best = again.search().best
+    best = again.best_fitting()
     if best is None:
         return
-    now = again.forecast(best.setup)
+    now = again.forecast(best)
     if changes.get("offload") in ("cpu", "nvme"):
         moved = (now.host_gib or now.nvme_gib) * min(again.machine.per_node, again.machine.accelerators)
         where = "memory" if changes["offload"] == "cpu" else "disk"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from warpbeam.plan.advice import Change, everything, help_most, would_fit
 from warpbeam.plan.forecast import Forecast
-from warpbeam.plan.layouts import RUNS_HERE, Space
+from warpbeam.plan.layouts import RUNS_HERE
 from warpbeam.plan.question import Question
 from warpbeam.plan.search import Choice
 from warpbeam.plan.setup import Layout, Setup
@@ -94,17 +94,11 @@ def smallest(question: Question) -> Setup:
 
 def _stages(question: Question) -> Iterator[Forecast]:
     """This version's strategies side by side, without offload, as the recipe checkpoints or not."""
-    base = question.space
+    plain = replace(question, space=replace(question.space, offloads=("none",)))
     for sharding in RUNS_HERE:
-        space = Space(
-            shardings=(sharding,),
-            checkpointings=tuple(c for c in base.checkpointings if c != "selective"),
-            most_tokens=base.most_tokens,
-            micro_batches=base.micro_batches,
-        )
-        found = question.search(space)
+        found = plain.search_here((sharding,))
         if found.best is None:
-            found = question.search(space, promise=False)
+            found = plain.search_here((sharding,), promise=False)
         setup = found.best.setup if found.best else found.nearest
         if setup is not None:
             yield question.forecast(setup)
@@ -113,7 +107,9 @@ def _stages(question: Question) -> Iterator[Forecast]:
 def _alternatives(question: Question, chosen: Setup, around: Choice) -> Iterator[Forecast]:
     """The fastest others: two that this version runs and one that it does not, if there are such."""
     seen, others = {_key(chosen)}, []
-    for candidate in around.ranked:
+    own = replace(question, space=everything(question)).search_here()
+    foreign_ones = [candidate for candidate in around.ranked if not question.runs(candidate.setup)]
+    for candidate in (*own.ranked, *foreign_ones):
         key = _key(candidate.setup)
         if key not in seen:
             seen.add(key)

@@ -178,6 +178,8 @@ def _check_dp(asked: Asked, machine: Machine) -> None:
 
 def _space(asked: Asked, shape: ModelShape, machine: Machine) -> Space:
     wide = any_engine(min(shape.layers, MOST_PP)) if asked.engine == "any" else Space(shardings=CHOSEN_HERE)
+    if machine.host_gib is not None and not machine.is_cpu:  # as plan/job_choice.py: slower, so only where needed
+        wide = replace(wide, offloads=("none", "cpu"))
     if asked.strategy is None and machine.is_cpu:
         wide = replace(wide, shardings=("zero3",))
     fixed: Mapping[str, Any] = {

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from warpbeam.plan.batch import enough_rows
 from warpbeam.plan.correction import Correction
 from warpbeam.plan.forecast import Forecast, forecast, quick_memory, quick_seconds, runs_on
 from warpbeam.plan.layouts import CHOSEN_HERE, Space, families
 from warpbeam.plan.machine import Machine
 from warpbeam.plan.model_shape import ModelShape
 from warpbeam.plan.search import LOOK_BACK, Choice, choose
-from warpbeam.plan.setup import Recipe, Setup
+from warpbeam.plan.setup import Recipe, Setup, Sharding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +39,36 @@ class Question:
     def best_setup(self) -> Setup | None:
         """The fastest whose promise holds; else the fastest that will likely run; else what needs least memory. None
         where no layout is legal."""
-        found = self.search()
-        if found.best is None:
-            found = self.search(promise=False)
-        return found.best.setup if found.best else found.nearest
+        return self.best_fitting() or self.best_fitting(promise=False) or self.search().nearest
+
+    def best_fitting(self, *, promise: bool = True) -> Setup | None:
+        """The fastest that fits (or will likely run). Where this version runs it, the one that a job would choose."""
+        best = self.search(promise=promise).best
+        if best is None or not self.runs(best.setup):
+            return best.setup if best else None
+        own = self.search_here(promise=promise).best
+        return own.setup if own else best.setup
 
     def best_here(self) -> Setup | None:
         """The same choice among what this version runs; what is fixed stays where this version has it. None where
         nothing of it will likely run, or this version runs nothing of the kind."""
-        space = self._space_here()
         for promise in (True, False):
-            best = self.search(space, promise=promise).best
+            best = self.search_here(promise=promise).best
             if best is not None and self.runs(best.setup):
                 return best.setup
         return None
+
+    def search_here(self, shardings: tuple[Sharding, ...] | None = None, *, promise: bool = True) -> Choice:
+        """The best setups among what this version runs, as plan/job_choice.py looks at them: the largest micro-batch
+        that fits, up to what a rank gains by."""
+        rows = enough_rows(self.recipe.seq_len, on_cpu=self.machine.is_cpu)
+        asked = self._space_here()
+        space = replace(
+            asked,
+            shardings=shardings or asked.shardings,
+            most_tokens=min(asked.most_tokens, rows * self.recipe.seq_len),
+        )
+        return self.search(space, promise=promise, look_back=1)
 
     def runs(self, setup: Setup) -> bool:
         """Whether this version runs it on these machines."""
@@ -71,7 +88,7 @@ class Question:
             dp=None if split else asked.dp,
         )
 
-    def search(self, space: Space | None = None, *, promise: bool = True) -> Choice:
+    def search(self, space: Space | None = None, *, promise: bool = True, look_back: int | None = None) -> Choice:
         """The best setups of a space (default: the question's own)."""
         there = self.machine
         groups = families(
@@ -81,7 +98,7 @@ class Question:
             groups,
             memory=partial(quick_memory, machine=there, correction=self.correction, promise=promise),
             seconds=partial(quick_seconds, machine=there, correction=self.correction),
-            look_back=self.look_back,
+            look_back=look_back or self.look_back,
         )
 
     def forecast(self, setup: Setup) -> Forecast:

@@ -113,6 +113,20 @@ def test_one_choice_for_this_version() -> None:
     assert ask("16xH100", LLAMA_8B, precision="fp8", **L8).ours is None
 
 
+@pytest.mark.parametrize("batch", [16, 64, 128, 256])
+@pytest.mark.parametrize("seq_len", [2048, 8192])
+@pytest.mark.parametrize(("kind", "gib", "nodes"), [("H100-SXM", 80, 2), ("A100-40GB", 40, 2), ("A100-80GB", 80, 1)])
+def test_a_job_and_a_question_choose_alike(kind: str, gib: int, nodes: int, seq_len: int, batch: int) -> None:
+    config = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8, "intermediate_size": 14336}
+    there = pool(kind, memory_gib=gib, nodes=nodes, per_node=8)
+    loaded = job(model={"path": "hf://meta/llama"}, data__seq_len=seq_len, train__global_batch=batch)
+    plan = make_plan(loaded, there, world_size=8 * nodes, model_config=config)
+    found = ask(f"{8 * nodes}x{kind}", LLAMA_8B, seq_len=seq_len, global_batch_tokens=batch * seq_len, engine="here")
+    assert plan.answer is not None
+    if plan.answer.chosen.likely:
+        assert plan.answer.chosen == found.chosen
+
+
 def test_a_job_s_advice_is_written_for_a_job() -> None:
     loaded = job(
         model={"path": "hf://meta/llama"}, data__seq_len=4096, train__global_batch=64, parallelism__strategy="zero1"
