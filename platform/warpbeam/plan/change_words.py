@@ -33,7 +33,6 @@ IN_A_JOB: Final = {
     "micro_batch": "`micro_batch: {}`",
     "seq_len": "`seq_len: {}`",
     "global_batch": "`global_batch: {}`",
-    "accelerators": "{} accelerators",
 }
 SWITCH: Final = {"none": "false", "full": "true"}
 
@@ -62,25 +61,32 @@ def changed(question: Question, changes: Changes, wide: Space | None = None) -> 
 
 def change_words(question: Question, changes: Changes) -> str:
     """Every change by its name: `strategy: zero3` and `micro_batch: 1`, or `--strategy zero3 --micro-batch 1`."""
-    if question.in_passing:
-        return f"`{' '.join(_options(question, changes))}`"
     words = []
+    if "accelerators" in changes and (question.machine.pool or not question.in_passing):
+        words.append(_machines(question, changes["accelerators"]))  # more than the pool has: no option makes them
+    if question.in_passing:
+        options = _options(question, changes)
+        return " and ".join([*words, *([f"`{' '.join(options)}`"] if options else [])])
     for name, value in changes.items():
         if name == "lora":
-            words.append(
-                "LoRA adapters" if changes["base_bits"] == 16 else f"QLoRA adapters ({changes['base_bits']} bits)"
-            )
+            bits = changes["base_bits"]
+            words.append("LoRA adapters" if bits == 16 else f"QLoRA adapters ({bits} bits)")
         elif name in IN_A_JOB:
             words.append(IN_A_JOB[name].format(SWITCH.get(value, value) if name == "checkpointing" else value))
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _machines(question: Question, count: int) -> str:
+    """On CPUs ranks share a node's memory, so how much each of them has must be said."""
+    machine = question.machine
+    return f"{count} ranks of {machine.memory_gib:.1f} GiB each" if machine.is_cpu else f"{count} accelerators"
 
 
 def _options(question: Question, changes: Changes) -> list[str]:
     words = []
     for name, value in changes.items():
         if name == "accelerators":
-            kind = "" if question.machine.pool else f"x{question.machine.chip.name}"
-            words.append(f"--accelerators {value}{kind}")
+            words += [] if question.machine.pool else [f"--accelerators {value}x{question.machine.chip.name}"]
         elif name == "global_batch":
             tokens = value * changes.get("seq_len", question.recipe.seq_len)
             if tokens != question.recipe.global_batch * question.recipe.seq_len:

@@ -19,6 +19,7 @@ from warpbeam.plan.machine import machine_from_words
 from warpbeam.plan.nearest import question as asked_question
 from warpbeam.plan.plan import make_plan
 
+BIG = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 2048, "num_hidden_layers": 22}
 L8: dict[str, Any] = {"seq_len": 8192, "global_batch_tokens": 1_048_576}
 L70: dict[str, Any] = {"seq_len": 4096, "global_batch_tokens": 2_097_152}
 
@@ -150,6 +151,18 @@ def test_a_job_s_advice_is_written_for_a_job() -> None:
     assert again.chosen.fits
     assert again.chosen.memory_gib == pytest.approx(first.memory_gib)
     assert again.chosen.tokens_per_s == pytest.approx(first.tokens_per_s)
+
+
+def test_more_machines_than_a_pool_has_are_no_option() -> None:
+    """`--accelerators` of a pool names some that it has."""
+    asked = question("1xA10G", LLAMA_8B, seq_len=2048, global_batch=64)
+    there = replace(asked, in_passing=True, machine=replace(asked.machine, pool="small"))
+    text = next(change.text for change in answer(there).would_fit if "accelerators" in change.changes)
+    assert "--accelerators" not in text
+    assert " accelerators" in text
+    on_cpu = make_plan(job(model={"path": "hf://meta/llama"}), pool(), model_config=BIG).answer
+    assert on_cpu is not None
+    assert any(" ranks of 16.0 GiB each" in change.text for change in on_cpu.would_fit)
 
 
 def test_nothing_is_offered_that_another_change_does_alone() -> None:
