@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.plan.jobs import job, pool
 from tests.unit.plan.setups import LLAMA_8B, LLAMA_70B, question
+from warpbeam.errors import UserError
 from warpbeam.plan.answer import Answer, Change, answer
 from warpbeam.plan.asked import Asked
 from warpbeam.plan.layouts import Space
@@ -52,6 +53,7 @@ def check(words: str, shape: Any, asked: dict[str, Any]) -> None:
             assert now.tokens_per_s == pytest.approx(change.tokens_per_s), change.text
 
 
+@settings(max_examples=40)  # each asks a dozen questions
 @given(
     fixed=st.fixed_dictionaries(
         {},
@@ -68,8 +70,6 @@ def check(words: str, shape: Any, asked: dict[str, Any]) -> None:
     sequences=st.sampled_from([1, 16, 128]),
 )
 def test_advice_that_is_followed_holds(fixed: dict[str, Any], words: str, shape: Any, sequences: int) -> None:
-    from warpbeam.errors import UserError
-
     asked = {"seq_len": 4096, "global_batch_tokens": 4096 * sequences, **fixed}
     try:
         check(words, shape, asked)
