@@ -255,6 +255,7 @@ def test_run_refuses_what_cannot_fit(place: Path) -> None:
         refuse_what_cannot_fit(plan, force=False)
     assert "--force" in caught.value.fix
     assert "offload: cpu" in caught.value.fix
+    assert "not run by this version" not in caught.value.fix
     assert caught.value.exit_code == 2
     refuse_what_cannot_fit(plan, force=True)
     result = CliRunner().invoke(app, ["run", "job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--yes"])
