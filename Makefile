@@ -27,6 +27,7 @@ $(VENV)/.ops: $(VENV)/.installed
 	touch $@
 
 install: $(VENV)/.ops   ## .venv from the pinned set, DeepSpeed's CPU ops built
+	@echo "installed in $(VENV); \`source $(VENV)/bin/activate\` puts warpbeam on your PATH"
 
 quickstart: install  ## train, checkpoint, export and serve a small model on this machine
 	$(BIN)/python -m jobs.quickstart

@@ -69,7 +69,7 @@ def show(answer: dict[str, str], *, elapsed_s: float) -> None:
     before, after = status["eval_loss_first"], status["eval_loss_last"]
     console.print(f"held-out loss: {before:.3f} before, {after:.3f} after; the whole took {elapsed_s:.0f} s")
     console.print(
-        "\nNext, on your own data:\n"
+        "\nNext, on your own data (`source .venv/bin/activate` puts warpbeam on this shell's PATH):\n"
         "  warpbeam init mine --data my.jsonl     # looks at the data, writes mine/job.yaml\n"
         "  warpbeam run mine/job.yaml             # the same command resumes after an interruption\n"
         f"  warpbeam chat {RUN}          # talk to the model that was just trained; `warpbeam down` stops the servers"

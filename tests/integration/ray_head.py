@@ -1,6 +1,4 @@
-"""A Ray head with a dashboard for the tests of submission, on ports of its own; ends with the test, however that
-ends.
-"""
+"""A Ray head with a dashboard, and further nodes, on ports of their own; they end with the test, however that ends."""
 
 from __future__ import annotations
 
@@ -13,9 +11,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 
 START_S = 180.0
 # Not `--block`: it ends the head when Ray's client server is late, as on a loaded machine. The keeper ends exactly the
@@ -34,14 +34,36 @@ for process in psutil.wait_procs(mine, timeout=10)[1]:
 """
 
 
+@dataclass(frozen=True)
+class Head:
+    """A running head: its dashboard, and what drivers and further nodes join."""
+
+    dashboard: str
+    address: str
+    folder: Path
+
+    def add_node(self, name: str, *, cpus: int) -> None:
+        """Another raylet on this machine."""
+        command = [str(Path(sys.executable).parent / "ray"), "start", f"--address={self.address}"]
+        command += [f"--num-cpus={cpus}", f"--node-name={name}", "--object-store-memory=80000000"]
+        command += ["--disable-usage-stats", f"--temp-dir={self.folder}/r"]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=START_S)
+
+    def kill_node(self, name: str) -> None:
+        """SIGKILL its raylet, as when a machine goes away."""
+        raylets = [p for p in psutil.process_iter(["name", "cmdline"]) if p.info["name"] == "raylet"]
+        (lost,) = [p for p in raylets if any(part.endswith(f"node-name={name}") for part in p.info["cmdline"])]
+        lost.kill()
+
+
 @contextmanager
-def ray_head(environment: dict[str, str]) -> Iterator[str]:
-    """Yields the dashboard's address. `environment` is what the cluster's processes get besides ours."""
+def ray_head(environment: dict[str, str], *, cpus: int = 2) -> Iterator[Head]:
+    """`environment` is what the cluster's processes get besides ours."""
     folder = Path(tempfile.mkdtemp(prefix="wbhead-", dir="/tmp"))
     gcs, dashboard, agent, client = _free_ports(4)
     scripts = Path(sys.executable).parent
     command = [str(scripts / "ray"), "start", "--head", f"--port={gcs}", f"--dashboard-port={dashboard}"]
-    command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}", "--num-cpus=2"]
+    command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}", f"--num-cpus={cpus}"]
     command += ["--min-worker-port=10100", "--max-worker-port=10999", "--object-store-memory=150000000"]
     command += [f"--temp-dir={folder}/r", "--disable-usage-stats"]
     own = {"PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
@@ -57,7 +79,7 @@ def ray_head(environment: dict[str, str]) -> Iterator[str]:
     try:
         address = f"http://127.0.0.1:{dashboard}"
         _wait(keeper, address, folder / "head.log")
-        yield address
+        yield Head(address, f"127.0.0.1:{gcs}", folder)
     finally:
         assert keeper.stdin is not None
         keeper.stdin.close()

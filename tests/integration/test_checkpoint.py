@@ -19,13 +19,14 @@ import pytest
 import torch
 
 from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, pieces_of, run_ranks
+from tests.unit.checkpoint.runs import save_checkpoint
 from warpbeam.checkpoint.export import export_model
 from warpbeam.checkpoint.log import AlreadyRunning, Claim, Fenced, RunLog, live_commits
 from warpbeam.checkpoint.members import Member, end_leftovers, here, start_time, this_process
 from warpbeam.checkpoint.restore import CheckpointReader, open_checkpoint, restore_newest
 from warpbeam.checkpoint.retention import retain, sweep
 from warpbeam.checkpoint.rng import capture_rng
-from warpbeam.checkpoint.save import TrainState, save_checkpoint
+from warpbeam.checkpoint.save import TrainState
 from warpbeam.checkpoint.verify import list_checkpoints, verify, verify_commit
 from warpbeam.checkpoint.weights import HfWeights, fetch_model_folder
 from warpbeam.storage import ObjectStore, StorageConfig, layout, open_store

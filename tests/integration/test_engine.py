@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -165,9 +164,12 @@ def killed(place: Place) -> Place:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
-    for pid in [*map(int, ranks), process.pid]:
-        os.kill(pid, signal.SIGKILL)
+    process.kill()
     process.wait()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks):
+        assert time.monotonic() < deadline, "ranks outlive a launcher that was killed"
+        time.sleep(0.05)
     assert place.log("killed").state()[0] == "running"
     shutil.copytree(place.folder / "store", place.folder / "other" / "store")
     return place

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.launch_runs import Workplace, put_data
 from tests.integration.ray_head import ray_head
 from warpbeam.record.states import RunState
-from warpbeam.storage import StorageConfig
+from warpbeam.storage import StorageConfig, open_store
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,20 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     assert place.view().buckets(place.view().attempts()[-1])["hang"] > 6
 
 
+def test_bad_data_that_is_found_late_ends_a_training_that_has_begun(place: Workplace) -> None:
+    """A run that counts steps begins on the first sealed part; that too much was skipped is known at the end."""
+    place.name = "spoilt"
+    record = json.dumps({"prompt": "one and one", "completion": "two"})
+    lines = "".join("{\n" if n % 5 == 0 else f"{record}\n" for n in range(400))
+    open_store(place.s3).put("launch/bad.jsonl", lines.encode())
+    path = place.write_job(max_steps=100_000)
+    asked = path.read_text().replace("launch/train.jsonl", "launch/bad.jsonl")
+    path.write_text(asked.replace("  seq_len: 64", "  seq_len: 64\n  on_bad_record: skip"))
+    code, text = place.run("run", "job.yaml")
+    assert (code, "80 of 400 records are bad" in text) == (2, True), text
+    assert place.view().state()[0] is RunState.FAILED
+
+
 HOOKS = """
 import os
 
@@ -97,10 +111,10 @@ def test_a_cluster_finishes_it_once_with_own_code_and_keeps_the_secret(
     extra = 'code: {callbacks: ["hooks:Watch"]}\nsecrets: [{env: MY_TOKEN, from: token}]\n'
     place.write_job(max_steps=total, extra=extra)
     monkeypatch.setenv("WARPBEAM_POOL", str(pool))
-    with ray_head({"POOL_TOKEN": canary}) as address:
-        code, text = place.run("submit", "job.yaml", "--address", address, "--allow", "train.max_steps")
+    with ray_head({"POOL_TOKEN": canary}) as head:
+        code, text = place.run("submit", "job.yaml", "--address", head.dashboard, "--allow", "train.max_steps")
         assert code == 0, text
-        jobs = httpx.get(f"{address}/api/jobs/").text
+        jobs = httpx.get(f"{head.dashboard}/api/jobs/").text
     view = place.view()
     assert view.state() == (RunState.DONE, "")
     assert place.committed() == total

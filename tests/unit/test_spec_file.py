@@ -160,9 +160,12 @@ def test_a_missing_file_offers_its_neighbour(tmp_path: Path) -> None:
 
 
 def test_a_data_file_is_not_read_as_a_job(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
+    with pytest.raises(UserError, match="is a data file, not a job file") as caught:
+        load_job(tmp_path / "data.jsonl")
+    assert "warpbeam init NAME --data" in caught.value.fix
+    path = tmp_path / "data"
     path.write_bytes(b"x" * (2 << 20))
-    with pytest.raises(UserError, match="is no job file"):
+    with pytest.raises(UserError, match="that is no job file"):
         load_job(path)
 
 

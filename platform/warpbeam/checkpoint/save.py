@@ -179,28 +179,6 @@ class CheckpointSave:
             self._after_commit()
 
 
-def save_checkpoint(
-    store: ObjectStore,
-    claim: Claim,
-    *,
-    step: int,
-    rank: int,
-    pieces: Iterable[PieceData],
-    state: TrainState,
-    rng: Mapping[str, torch.Tensor] | None = None,
-    gather: Gather = lambda value: [value],
-    broadcast: Broadcast = lambda value: value,
-    tmp: Path,
-    number: int = 1,
-) -> SavedCheckpoint:
-    """Save the state of all ranks as the checkpoint of `step`, and wait for it. Collective; see `CheckpointSave`."""
-    save = CheckpointSave(
-        store, claim, step=step, rank=rank, pieces=pieces, state=state, rng=rng, tmp=tmp, number=number
-    )
-    save.collect(gather)
-    return save.outcome(broadcast)
-
-
 @dataclass(frozen=True)
 class _Uploaded:
     key: str

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from warpbeam.checkpoint.log import Claim, Fenced
 from warpbeam.errors import InfraError, WarpbeamError
 from warpbeam.launch.begin import Opened
+from warpbeam.launch.elastic import Growth, free_room, size_for
 from warpbeam.launch.failure import Cause
 from warpbeam.launch.local_logs import bring_home, log_dir
 from warpbeam.launch.own_code import python_path
@@ -81,7 +82,10 @@ class AttemptEnd:
 
 @dataclass
 class Attempt:
-    """One claim, one worker group. `stop_wanted` is asked on every tick."""
+    """One claim, one worker group. `stop_wanted` is asked on every tick.
+
+    `resize_to` is set when it was ended to go on with another number of ranks, one of `sizes`.
+    """
 
     opened: Opened
     claim: Claim
@@ -94,6 +98,9 @@ class Attempt:
     hidden: list[str]
     began_at: float
     start_timeout_s: float
+    sizes: tuple[int, ...] = ()
+    resize_to: int | None = None
+    called_off: bool = False
 
     def __post_init__(self) -> None:
         planned = self.opened.planned
@@ -110,6 +117,7 @@ class Attempt:
         self._stop_sent = self._warned = False
         self._stall_after_s = planned.job.train.stall_after_s + STALL_GRACE_S
         self._stalled: Ending | None = None
+        self._growth: Growth | None = None
         self._next_look_at = time.monotonic() + WAITING_S
 
     def run(self) -> AttemptEnd:
@@ -149,6 +157,8 @@ class Attempt:
             request_stop(self.opened.view, by="driver", reason="interrupted")
             self._stop_sent = True
         self._note_state(progress)
+        if self._state is RunState.RUNNING and self.resize_to is None:
+            self._grow()
         if progress.ranks_up == 0 and time.monotonic() > self._next_look_at:
             self._next_look_at = time.monotonic() + WAITING_S
             self._note_waiting()
@@ -238,6 +248,29 @@ class Attempt:
             self.claim.state(RunState.WAITING, why)
             self._state = RunState.WAITING
             self.clock.switch(Phase.QUEUE)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Do not wait for all ranks while fewer would do and have room."""
+        if not self.sizes or self.plan.world_size == self.sizes[0]:
+            return
+        size = size_for(self.sizes, room := free_room(resources_per_rank(self.pool)))
+        if room >= size < self.plan.world_size:
+            self.resize_to = size
+            self.reporter.note(f"there is room for {size} of {self.plan.world_size} ranks: going on with {size}")
+            self._call_off()
+
+    def _grow(self) -> None:
+        """Ask for the next size; once it is there, end after the next step with a checkpoint to go on with it."""
+        if not self.sizes or self.plan.world_size == self.sizes[-1] or time.monotonic() < self._next_look_at:
+            return
+        self._next_look_at = time.monotonic() + WAITING_S
+        if self._growth is None:
+            self._growth = Growth(self.sizes, self.plan.world_size, resources_per_rank(self.pool))
+        elif self._growth.there:
+            self.resize_to = self._growth.size
+            self.reporter.note(f"there is room for {self.resize_to} ranks: going on with them from a checkpoint")
+            request_stop(self.opened.view, by="driver", reason="resize")
 
     def end(self) -> AttemptEnd:
         """Collect what the ranks left; once they have ended."""
@@ -280,6 +313,7 @@ class Attempt:
 
     def _call_off(self) -> None:
         """End the ranks: those that wait, those on their way and, at a second Ctrl-C, those that train."""
+        self.called_off = True
         if not self._gone:
             self._word(False, {})
         self.group.abort()

@@ -180,6 +180,13 @@ def stored_job(view: RunView) -> tuple[Job, Path] | None:
     return None
 
 
+def resized(opened: Opened, world_size: int) -> Opened:
+    """The same run on another number of ranks: the batch and the order of the data stay."""
+    planned = opened.planned
+    plan = _make(planned.job, planned.root, planned.pool.pool, world_size, planned.model_config)
+    return replace(opened, planned=replace(planned, plan=plan))
+
+
 def _changes(view: RunView, job: Job) -> list[Change]:
     stored = stored_job(view)
     return compare_jobs(stored[0], job) if stored else []

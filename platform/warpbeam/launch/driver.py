@@ -20,7 +20,8 @@ from warpbeam.checkpoint.members import end_leftovers, this_process
 from warpbeam.errors import Owner, WarpbeamError
 from warpbeam.launch import secrets
 from warpbeam.launch.attempt import Attempt, AttemptEnd, Reporter, StoppedEarly, explain_preparation
-from warpbeam.launch.begin import Opened
+from warpbeam.launch.begin import Opened, Planned, resized
+from warpbeam.launch.elastic import legal_sizes
 from warpbeam.launch.failure import Cause, Failure, Retry, Stop, decide
 from warpbeam.launch.interrupt import Interrupts, Killed
 from warpbeam.launch.local_logs import bring_home
@@ -85,7 +86,6 @@ class Driver:
         self, opened: Opened, reporter: Reporter, began_at: float, start_timeout_s: float = START_TIMEOUT_S
     ) -> None:
         self.opened = opened
-        self.planned = opened.planned
         self.names = (self.planned.job.team, self.planned.job.name)
         self.reporter = reporter
         self.began_at = began_at
@@ -97,6 +97,11 @@ class Driver:
         self.failures: list[Failure] = []
         self.attempt: Attempt | None = None
         self.ray_ready_s: float | None = None
+
+    @property
+    def planned(self) -> Planned:
+        """The plan of the newest attempt: an elastic run changes its size."""
+        return self.opened.planned
 
     def run(self) -> Fate:
         """Train until the run is done, stopped or given up. Raises only what happens before the claim."""
@@ -141,6 +146,9 @@ class Driver:
                     self._finish(claim, RunState.FAILED, "crash")
                     raise
                 self.ends.append(end)
+                if self._resizes(end):
+                    self._resize(record)
+                    continue
                 if end.ending is None:
                     state = end.state or RunState.DONE
                     reason = "interrupted" if self.interrupts.requested else "asked"
@@ -174,8 +182,22 @@ class Driver:
             hidden=self.hidden,
             began_at=self.began_at,
             start_timeout_s=self.start_timeout_s,
+            sizes=legal_sizes(self.planned.job, self.planned.pool.pool),
         )
         return self.attempt.run()
+
+    def _resizes(self, end: AttemptEnd) -> bool:
+        """Whether the attempt was ended for another size, and by nothing else."""
+        if self.attempt is None or self.attempt.resize_to is None or self.interrupts.requested:
+            return False
+        return end.state is RunState.STOPPED if end.ending is None else self.attempt.called_off
+
+    def _resize(self, record: RecordWriter) -> None:
+        assert self.attempt is not None
+        before, size = self.planned.plan.world_size, self.attempt.resize_to
+        assert size is not None
+        record.event("resized", ranks=before, to=size)
+        self.opened = resized(self.opened, size)
 
     def _killed(self, claim: Claim) -> Fate:
         """End the ranks now; what they have reported still counts."""

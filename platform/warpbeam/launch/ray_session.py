@@ -15,20 +15,17 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
+from warpbeam.launch.ray_start import lean_and_patient
 from warpbeam.launch.ray_train import import_ahead
 from warpbeam.pool import Pool
 
 OBJECT_STORE_BYTES = 200_000_000
-NODE_START_S = 120.0
 WORKERS_END_S = 5.0
 _TEMP_PREFIX = "wbray-"
 _ENVIRONMENT = {
@@ -179,7 +176,7 @@ class RaySession:
         parent = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()
         self._temp = Path(parent) / f"{_TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(2)}"
         self._temp.mkdir(mode=0o700)
-        with _lean_and_patient():
+        with lean_and_patient():
             ray.init(
                 address="local",
                 num_cpus=self._local_cpus(),
@@ -212,47 +209,6 @@ class RaySession:
             fix="look at the disk and memory of this machine, then run the same command again",
             reason="ray_start",
         )
-
-
-@contextlib.contextmanager
-def _lean_and_patient() -> Iterator[None]:
-    """Start a Ray of our own without what nobody will look at: the dashboard's server, its agent's modules, the
-    autoscaler and the reader of workers' logs, which we capture ourselves. `include_dashboard=False` still starts them
-    all: 7.7 s instead of 3.0 s to a usable Ray on two cores. And wait for it longer than Ray does.
-
-    Ray has no setting for this, so its start-up functions are replaced for the length of the start; where a release
-    has renamed one, that one is simply started as usual.
-    """
-    from ray._private import node, services, utils
-
-    usual_get_node = services.get_node
-
-    def patient_get_node(*arguments: Any) -> Any:
-        """Ray gives a node 30 seconds to appear, which a machine with much else to do may not keep."""
-        deadline = time.monotonic() + NODE_START_S
-        while True:
-            try:
-                return usual_get_node(*arguments)
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-
-    replaced = [
-        (services, "get_node", patient_get_node),
-        (node.Node, "start_api_server", lambda self, **options: None),
-        (node.Node, "start_monitor", lambda self: None),
-        (node.Node, "start_log_monitor", lambda self: None),
-        (utils, "get_dashboard_dependency_error", lambda: ImportError("not wanted here")),
-    ]
-    known = [(owner, name, getattr(owner, name), lean) for owner, name, lean in replaced if hasattr(owner, name)]
-    for owner, name, _, lean in known:
-        setattr(owner, name, lean)
-    try:
-        yield
-    finally:
-        for owner, name, usual, _ in known:
-            setattr(owner, name, usual)
 
 
 def _workers() -> list[psutil.Process]:

@@ -83,6 +83,8 @@ class WorkerGroup:
         except BaseException as error:
             self.ending = explain(error)
         finally:
+            with contextlib.suppress(Exception):  # Ray itself may be gone, and its groups with it
+                _release_room()
             self.done.set()
 
     def _fit(self, storage: Path) -> None:
@@ -119,6 +121,21 @@ def _kill_controllers() -> None:
     for actor in state.actors(job_id=process.current_job_id).values():
         if actor["ActorClassName"].endswith("TrainController") and actor["State"] != "DEAD":
             process.core_worker.kill_actor(ActorID.from_hex(actor["ActorID"]), True)
+
+
+def _release_room() -> None:
+    """Remove the placement groups of this job. A controller that was killed leaves its own behind, and one that still
+    waits takes the next room that becomes free, for nobody.
+    """
+    import ray
+    from ray._raylet import PlacementGroupID
+    from ray.util import placement_group_table, remove_placement_group
+    from ray.util.placement_group import PlacementGroup
+
+    job_id = ray.get_runtime_context().get_job_id()
+    for group_id, group in placement_group_table().items():
+        if group_id.endswith(job_id) and group["state"] != "REMOVED":  # an id ends with its job's
+            remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(group_id)))
 
 
 def import_ahead() -> None:

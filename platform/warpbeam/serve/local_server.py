@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from warpbeam.errors import InfraError, UserError, WarpbeamError
+from warpbeam.launch.ray_start import lean_and_patient
 from warpbeam.serve.local_state import LocalServe, Served, remove_state, serve_folder, write_state
 from warpbeam.storage.disk import replace_file
 from warpbeam.storage.processes import ProcessIdentity, identify
@@ -69,14 +70,15 @@ class LocalServer:
         import ray
         from ray import serve
 
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            num_cpus=1,  # Ray starts a process for each; replicas ask for none
-            object_store_memory=OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            _temp_dir=self._state.short_dir,
-        )
+        with lean_and_patient():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_cpus=1,  # Ray starts a process for each; replicas ask for none
+                object_store_memory=OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                _temp_dir=self._state.short_dir,
+            )
         self._gpus = int(ray.cluster_resources().get("GPU", 0))
         serve.start(
             http_options={"host": self._state.host, "port": self._state.port},

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warpbeam.errors import WarpbeamError
-from warpbeam.train.process_end import end_with
+from warpbeam.train.process_end import end_with, end_with_launcher
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,4 +54,5 @@ def _farewell(outcome: object, job: Path) -> str:
 
 
 if __name__ == "__main__":
+    end_with_launcher()
     end_with(lambda: main(sys.argv[1:]))

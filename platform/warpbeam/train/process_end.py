@@ -1,4 +1,5 @@
-"""How the process of a rank ends: with the exit code of its work, without the interpreter's teardown.
+"""How the process of a rank ends: with the exit code of its work, without the interpreter's teardown; and with its
+launcher.
 
 gloo's threads hold the tensors of the last collective a moment longer than the rank that waits for it. A tensor that
 Python has seen is let go under the GIL, and a thread that asks a finalising interpreter for the GIL is unwound through
@@ -9,11 +10,21 @@ under torchrun (a quarter of short runs on two busy cores, torch 2.13, Python 3.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_launcher() -> None:
+    """Under torchrun, die when it dies (Linux): ranks that nobody watches would hold the run's name and train on."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with(work: Callable[[], int]) -> NoReturn:

@@ -11,7 +11,22 @@ from tests.unit.checkpoint.memory_store import MemoryStore
 from tests.unit.checkpoint.ranks import Cut, Tensors, cut_flat, pieces_of, run_ranks
 from warpbeam.checkpoint.log import Claim, RunLog
 from warpbeam.checkpoint.restore import CheckpointReader
-from warpbeam.checkpoint.save import TrainState, save_checkpoint
+from warpbeam.checkpoint.save import Broadcast, CheckpointSave, Gather, SavedCheckpoint, TrainState
+from warpbeam.storage.store import ObjectStore
+
+
+def save_checkpoint(
+    store: ObjectStore,
+    claim: Claim,
+    *,
+    gather: Gather = lambda value: [value],
+    broadcast: Broadcast = lambda value: value,
+    **asked: Any,
+) -> SavedCheckpoint:
+    """A save from begin to end; collective where it is given collectives."""
+    save = CheckpointSave(store, claim, **asked)
+    save.collect(gather)
+    return save.outcome(broadcast)
 
 
 def make_tensors(shapes: list[tuple[int, ...]], seed: int = 0) -> Tensors:

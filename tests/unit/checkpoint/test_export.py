@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 from tests.unit.checkpoint.memory_store import MemoryStore
 from tests.unit.checkpoint.ranks import Cut, Tensors, cut_buckets, cut_dim, cut_flat, pieces_of, run_ranks
-from tests.unit.checkpoint.runs import spoil
+from tests.unit.checkpoint.runs import save_checkpoint, spoil
 from warpbeam.checkpoint.export import export_model
 from warpbeam.checkpoint.log import Claim, RunLog
 from warpbeam.checkpoint.manifest import CheckpointBroken
-from warpbeam.checkpoint.save import TrainState, save_checkpoint
+from warpbeam.checkpoint.save import TrainState
 from warpbeam.data.tokenizer import end_of_turn_id, save_tokenizer, train_tokenizer
 from warpbeam.errors import UserError
 from warpbeam.storage import layout

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.checkpoint.memory_store import MemoryStore
 from tests.unit.checkpoint.ranks import Cut, cut_buckets, cut_dim, cut_flat, local, pieces_of
-from tests.unit.checkpoint.runs import make_tensors, restored, save
+from tests.unit.checkpoint.runs import make_tensors, restored, save, save_checkpoint
 from warpbeam.checkpoint.log import Fenced, RunLog, live_commits
 from warpbeam.checkpoint.pieces import Box, Piece, Range, whole
 from warpbeam.checkpoint.restore import (
@@ -23,7 +23,7 @@ from warpbeam.checkpoint.restore import (
     restore_newest,
 )
 from warpbeam.checkpoint.rng import capture_rng
-from warpbeam.checkpoint.save import SavedCheckpoint, SaveFailed, TrainState, save_checkpoint
+from warpbeam.checkpoint.save import SavedCheckpoint, SaveFailed, TrainState
 from warpbeam.errors import InfraError, RunFailed
 
 CUTS: list[Cut] = [cut_flat, cut_buckets, cut_dim(0), cut_dim(1), cut_dim(2)]
