@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.benchmarks.planner_scores import (
 )
 from tests.benchmarks.published import DATA, Reading, read_rows
 from tests.benchmarks.published_speed import mfu_error as mfu_error_of
+from warpbeam.errors import UserError
 from warpbeam.plan.memory_coefficients import from_dict
 from warpbeam.plan.time_coefficients import COEFFICIENTS
 
@@ -51,10 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--predictions", type=Path, metavar="OUT.csv")
     options = parser.parse_args(arguments)
-    readings = read_rows(options.file)
+    try:
+        readings = read_rows(options.file)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
     rows = [score_row(reading) for reading in readings]
     if options.predictions:
-        write_predictions(rows, options.predictions)
+        try:
+            write_predictions(rows, options.predictions)
+        except OSError as error:
+            print(f"error: {options.predictions} cannot be written\nwhy: {error}", file=sys.stderr)
+            raise SystemExit(UserError.exit_code) from None
     found = report(rows, left_out(readings))
     if options.json:
         print(json.dumps(found, indent=2))
@@ -132,11 +142,11 @@ def write_predictions(rows: Sequence[Scored], path: Path) -> None:
 def print_report(found: Mapping[str, Any]) -> None:
     """For people."""
     seen = found["coverage"]
-    print(f"coverage  {seen['predicted']} of {seen['rows']} rows ({seen['share']:.1%}); of those with the measurement:")
+    print(f"coverage  {seen['predicted']} of {seen['rows']} rows ({seen['share']:.1%}); each measurement:")
     print(f"          memory {seen['memory']['share']:.1%} of {seen['memory']['rows']}, ", end="")
     print(f"speed {seen['speed']['share']:.1%} of {seen['speed']['rows']}")
     for reason, count in seen["skipped"].items():
-        print(f"          {count} skipped: missing {reason}")
+        print(f"          {count} lack {reason}")
     memory, speed, fit, base = found["memory"], found["speed"], found["fit"], found["baselines"]
     print(_errors("memory", memory))
     print(_errors("  complete", memory["complete"]) + "  (inputs all stated)")
@@ -173,7 +183,9 @@ def _errors(name: str, found: Mapping[str, float]) -> str:
 def _fit(found: Mapping[str, Any]) -> str:
     caught = f"OOM recall {_percent(found['oom_recall'])} of {found['n_oom']}"
     passed = f"fit recall {_percent(found['fit_recall'])} of {found['n_fit']}"
-    return f"{caught} at {passed}; of those promised {_percent(found['oom_among_promised'])} ran out"
+    called = f"of those called fitting {_percent(found['oom_among_called_fitting'])} ran out"
+    promised = f"of the {found['n_promised']} promised {_percent(found['oom_among_promised'])}"
+    return f"{caught} at {passed}; {called}, {promised}"
 
 
 def _percent(value: float | None) -> str:

@@ -134,9 +134,13 @@ def with_edges(readings: Sequence[Reading], coefficients: MemoryCoefficients) ->
     for stated in STATED_EDGES:
         for guessed in GUESSED_EDGES:
             tried = replace(coefficients, edge=stated, edge_guessed=guessed)
-            said = [(one.row["fits"], score_memory(one, tried)[1]) for one in known]
-            ran = [fits for fate, fits in said if fate == "yes" and fits is not None]
-            failed = [fits for fate, fits in said if fate == "no" and fits is not None]
+            said = [
+                (one.row["fits"], bool(full.likely))
+                for one in known
+                if (full := score_memory(one, tried)[1]) is not None
+            ]
+            ran = [fits for fate, fits in said if fate == "yes"]
+            failed = [fits for fate, fits in said if fate == "no"]
             if not ran or not failed:
                 return replace(coefficients, edge=STATED_EDGES[0], edge_guessed=GUESSED_EDGES[0])
             recall, caught = float(np.mean(ran)), 1 - float(np.mean(failed))

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"memory, five folds of {name}: n={errors['n']} MAPE {errors['mape']:.1%} complete {complete['mape']:.1%}"
         )
         print(f"  OOM recall {fit['oom_recall']:.1%} at fit recall {fit['fit_recall']:.1%}, ", end="")
-        print(f"of those promised {fit['oom_among_promised']:.1%} ran out", flush=True)
+        print(f"of those called fitting {fit['oom_among_called_fitting']:.1%} ran out", flush=True)
     if not options.memory_only:
         write("time", planner_fit_time.without_sources(options.file))
 
@@ -84,9 +84,9 @@ def memory_folds(readings: Sequence[Reading], folds: Sequence[set[str]]) -> list
         coefficients = planner_fit.fit([reading for reading in readings if reading.id not in fold])
         for reading in readings:
             if reading.id in fold:
-                memory, fits = score_memory(reading, coefficients)
+                memory, fullest = score_memory(reading, coefficients)
                 found.append(
-                    Scored(reading=reading, memory=memory, fits=fits, speed=None, units=None, tokens_per_s=None)
+                    Scored(reading=reading, memory=memory, fullest=fullest, speed=None, units=None, tokens_per_s=None)
                 )
     return found
 

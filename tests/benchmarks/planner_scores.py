@@ -23,6 +23,7 @@ from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import step_time
 
 UNLIMITED_GIB: Final = 1e9
+FATES: Final = ("yes", "no")
 # Their published recipes are tuned by those who make the stack.
 TUNED_STACKS: Final = ("megatron", "maxtext")
 TUNED_FRAMEWORKS: Final = ("torchtitan", "automodel")
@@ -30,11 +31,16 @@ TUNED_FRAMEWORKS: Final = ("torchtitan", "automodel")
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A row with its predictions; None where something it needs is missing."""
+    """A row with its predictions; None where something it needs is missing.
+
+    Attributes:
+        memory: of the rank that the row reports.
+        fullest: of the rank that holds most, on the row's accelerator: whether it fits.
+    """
 
     reading: Reading
     memory: MemorySum | None
-    fits: bool | None
+    fullest: MemorySum | None
     speed: Speed | None
     units: Mapping[str, float] | None
     tokens_per_s: float | None
@@ -45,13 +51,42 @@ class Scored:
         return None if self.memory is None else expected_peak(self.reading, self.memory)
 
     @property
+    def fits(self) -> bool | None:
+        """The better guess of its fate, `MemorySum.likely`: what `pred_fits` says."""
+        return None if self.fullest is None else self.fullest.likely
+
+    @property
+    def promised(self) -> bool | None:
+        """The wider promise, `MemorySum.fits`, by which the plan chooses."""
+        return None if self.fullest is None else self.fullest.fits
+
+    @property
     def skipped_because(self) -> str:
-        if self.memory is not None or self.speed is not None:
-            return ""  # each measurement's own coverage is counted apart
-        missing = self.reading.missing
-        if not missing:
-            missing = "the accelerator" if not self.reading.accelerator else "an accelerator of the catalogue"
-        return missing
+        """What is missing for each prediction that is blank; empty where none is."""
+        if self.reading.missing:
+            return self.reading.missing
+        blank: dict[str, list[str]] = defaultdict(list)
+        accelerator = "an accelerator of the catalogue" if self.reading.accelerator else "the accelerator"
+        if self.memory is None:
+            blank["the number of accelerators (gpus, or tp)"] += ["memory", "fits"]
+        elif self.fullest is None:
+            blank[accelerator].append("fits")
+        if self.units is None:
+            blank[accelerator].append("speed")
+        return "; ".join(f"{', '.join(names)}: {missing}" for missing, names in blank.items())
+
+    @property
+    def covered(self) -> bool:
+        """Each thing that the row measured is predicted; where it measured nothing, anything is."""
+        row = self.reading
+        measured = {
+            "memory": (row.peak_gib is not None, self.memory is not None),
+            "fits": (row.row["fits"] in FATES, self.fullest is not None),
+            "speed": (_states_speed(row), self.units is not None),
+        }
+        if any(stated for stated, _ in measured.values()):
+            return all(predicted for stated, predicted in measured.values() if stated)
+        return any(predicted for _, predicted in measured.values())
 
     @property
     def memory_error(self) -> float | None:
@@ -79,33 +114,32 @@ def score_row(
 ) -> Scored:
     """Predict one row with the shipped coefficients, or with others."""
     units, tokens = None, None
-    found, fits = score_memory(reading, memory_coefficients)
+    found, fullest = score_memory(reading, memory_coefficients)
     speed = read_speed(reading)
     if speed is not None:
         time = step_time(speed.setup, speed.chip, *([time_coefficients] if time_coefficients else []))
         units, tokens = in_source_units(speed, time), time.tokens_per_s_per_accelerator
-    return Scored(reading=reading, memory=found, fits=fits, speed=speed, units=units, tokens_per_s=tokens)
+    return Scored(reading=reading, memory=found, fullest=fullest, speed=speed, units=units, tokens_per_s=tokens)
 
 
 def score_memory(
     reading: Reading, coefficients: MemoryCoefficients | None = None
-) -> tuple[MemorySum | None, bool | None]:
-    """A row's memory on the rank that it reports, and whether its fullest rank fits.
+) -> tuple[MemorySum | None, MemorySum | None]:
+    """A row's memory on the rank that it reports, and on its fullest rank, which says whether it fits.
 
-    `MemorySum.likely`, not the wider promise: most published runs fill their memory. A row that leaves open what
-    activations depend on needs more room.
+    A row that leaves open what activations depend on needs more room to be called likely.
     """
     if reading.setup is None or reading.layout_unknown:
         return None, None
     known = coefficients or fitted()
     if reading.guessed and not tuned(reading):
         known = replace(known, edge=known.edge_guessed)
-    available, setup, fits = accelerator_gib(reading), reading.setup, None
+    available, setup, fullest = accelerator_gib(reading), reading.setup, None
     if available is not None:
         setup = settled(reading, setup, available, known)
-        fits = memory(setup, available, coefficients=known).likely
+        fullest = memory(setup, available, coefficients=known)
     found = memory(setup, available or UNLIMITED_GIB, last_stage=reading.last_stage, coefficients=known)
-    return found, fits
+    return found, fullest
 
 
 def tuned(reading: Reading) -> bool:
@@ -177,17 +211,17 @@ def speed_error(row: Scored) -> float | None:
 
 
 def coverage(rows: Sequence[Scored]) -> dict[str, Any]:
-    """Rows predicted, and why not for the rest."""
+    """Rows of which everything measured is predicted, and why not for the rest."""
     reasons: dict[str, int] = defaultdict(int)
     for row in rows:
-        if row.skipped_because:
+        if not row.covered:
             reasons[row.skipped_because] += 1
     peaks = [row for row in rows if row.reading.peak_gib is not None]
     speeds = [row for row in rows if _states_speed(row.reading)]
     return {
         "rows": len(rows),
-        "predicted": sum(not row.skipped_because for row in rows),
-        "share": _share(rows, lambda row: not row.skipped_because),
+        "predicted": sum(row.covered for row in rows),
+        "share": _share(rows, lambda row: row.covered),
         "memory": {"rows": len(peaks), "share": _share(peaks, lambda row: row.memory is not None)},
         "speed": {"rows": len(speeds), "share": _share(speeds, lambda row: row.tokens_per_s is not None)},
         "skipped": dict(reasons),
@@ -195,18 +229,22 @@ def coverage(rows: Sequence[Scored]) -> dict[str, Any]:
 
 
 def fit_scores(rows: Iterable[Scored]) -> dict[str, Any]:
-    """Recall of both classes, precision of `fits`, and how often a promise breaks, over rows that say how it went."""
+    """Recall of both classes and precision of `pred_fits`, and how often it and the wider promise break, over rows
+    that say how it went."""
     said = [row for row in rows if row.reading.scored and row.fits is not None]
     fit = [row.fits for row in said if row.reading.row["fits"] == "yes"]
     failed = [row.fits for row in said if row.reading.row["fits"] == "no"]
-    promised = sum(map(bool, fit)) + sum(map(bool, failed))
+    called = sum(map(bool, fit)) + sum(map(bool, failed))
+    promised = [row.reading.row["fits"] == "no" for row in said if row.promised and row.reading.row["fits"] in FATES]
     return {
         "n_fit": len(fit),
         "n_oom": len(failed),
         "oom_recall": sum(not value for value in failed) / len(failed) if failed else None,
         "fit_recall": sum(map(bool, fit)) / len(fit) if fit else None,
-        "fit_precision": sum(map(bool, fit)) / promised if promised else None,
-        "oom_among_promised": sum(map(bool, failed)) / promised if promised else None,
+        "fit_precision": sum(map(bool, fit)) / called if called else None,
+        "oom_among_called_fitting": sum(map(bool, failed)) / called if called else None,
+        "n_promised": len(promised),
+        "oom_among_promised": sum(promised) / len(promised) if promised else None,
     }
 
 

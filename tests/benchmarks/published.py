@@ -7,7 +7,6 @@ What a row does not state takes a default that depends only on its other columns
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tests.benchmarks.published_shapes import row_shape
+from warpbeam.errors import UserError
 from warpbeam.plan.setup import Checkpointing, Layout, Lora, Optimizer, Precision, Recipe, Setup, Sharding, Stack
 
 DATA: Final = Path(__file__).parent / "data" / "published_runs.csv"
@@ -28,6 +28,14 @@ NUMBERS: Final = (
     *("measured_peak_mem_GiB", "measured_tokens_per_s_per_gpu", "measured_step_s", "measured_tflops_per_gpu"),
     "measured_MFU_pct",
 )
+MOST: Final = 1e9  # of anything that a row counts
+WORDS: Final = (
+    *("framework", "zero_stage_or_sharding", "act_ckpt", "precision", "optimizer", "offload", "lora", "attention"),
+    *("fits", "notes"),
+)
+"""Columns whose capitals mean nothing; not the interconnect's, where GB and Gb are two things."""
+NEEDED: Final = ("id", "model", *COUNTS, "params_B", "gpu", "interconnect_if_known", *WORDS[:-2], "notes")
+"""Columns that a file must have; a measurement may be left out."""
 Statistic = Literal["allocated", "reserved", "device", "unknown"]
 
 # Part of a framework's name -> stack; first match wins.
@@ -119,21 +127,33 @@ class Reading:
 
 
 def read_rows(path: Path = DATA) -> list[Reading]:
-    """Every row of a file with the columns of published_runs.csv."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [read_row(row) for row in csv.DictReader(file)]
+    """Every row of a file with the columns of published_runs.csv. Raises UserError where there is no such file."""
+    fix = f"name a CSV file with the columns of {DATA.name} (data/README.md explains them)"
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            names = reader.fieldnames or ()
+            if lacking := [name for name in NEEDED if name not in names]:
+                what = f"{path} lacks the column{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
+                raise UserError(what, fix=fix, reason="bad_file")
+            return [read_row(row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read", why=str(error), fix=fix, reason="bad_file") from error
 
 
 def clean(row: Mapping[str, str | None]) -> dict[str, str]:
-    """A row without surrounding blanks; whole numbers without a fraction, and empty where a number is no number."""
+    """A row without surrounding blanks or capitals that mean nothing; whole numbers without a fraction, and empty
+    where a number is no number or nobody stated it."""
     found = {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
+    found |= {name: found.get(name, "").lower() for name in WORDS} | {"gpu": found.get("gpu", "").upper()}
     for name in NUMBERS:
+        found.setdefault(name, "")
         try:
             number = float(found[name])
         except ValueError:
             found[name] = ""
         else:
-            if number <= 0 or not math.isfinite(number):
+            if not 0 < number < MOST:
                 found[name] = ""
             elif name in COUNTS:
                 found[name] = str(max(1, round(number)))
@@ -348,7 +368,7 @@ def _eager(row: Mapping[str, str]) -> bool:
     text = row["attention"].lower()
     if text:
         return any(part in text for part in ("no flash", "unfused", "local"))
-    return row["gpu"].startswith(("V100", "TitanRTX"))
+    return row["gpu"].startswith(("V100", "TITANRTX"))
 
 
 def _checkpointing(row: Mapping[str, str], stack: Stack, lora: bool, parameters: int) -> Checkpointing:

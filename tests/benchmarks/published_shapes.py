@@ -178,7 +178,7 @@ def row_shape(row: Mapping[str, str], notes: Mapping[str, str]) -> ModelShape | 
         base = usual_sizes(billions)
     else:
         return None
-    experts = int(notes.get("experts", 0) or 0) or base.experts
+    experts = _number(notes.get("experts")) or base.experts
     return build_shape(
         Sizes(
             hidden=base.hidden,

@@ -20,7 +20,7 @@ from warpbeam.plan.step_time import StepTime
 BITS: Final = 8
 SCHEDULE: Final = {"vp", "vpp", "vpp_layers_per_stage", "schedule"}
 MOST_CHUNKS: Final = 8
-TUNING: Final = ("finetune", "SFT", "LoRA")
+TUNING: Final = ("finetune", "sft", "lora")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def source_flops_per_token(reading: Reading, setup: Setup) -> float:
         return 4 / 3 * (6.0 * n + attention)
     if "nanotron" in framework:  # the input embedding is no product
         return 6.0 * (n - (0 if shape.tied else vocab * h)) + attention
-    if reading.row["gpu"] == "TPU-v6e":
+    if reading.row["gpu"] == "TPU-V6E":
         return 6.0 * n + attention / 2
     return 6.0 * n + attention
 
@@ -151,9 +151,9 @@ def _network(reading: Reading, chip: Chip, setup: Setup) -> Chip:
     text = reading.row["interconnect_if_known"]
     if "pcie" in text.lower() and chip.form == "sxm" and "nvlink" not in text.lower():
         chip = override(chip, link_bandwidth=32e9)
-    if match := re.search(r"(\d+)\s*Gb/s per GPU", text):
+    if match := re.search(r"(\d+)\s*[Gg]b/s per [Gg][Pp][Uu]", text):
         return override(chip, nic_bandwidth=float(match[1]) / BITS * 1e9)
-    if match := re.search(r"(?:(\d+)\s*x\s*)?(\d{2,4})\s*Gb(?:ps|it/s|/s)?", text):
+    if match := re.search(r"(?:(\d+)\s*x\s*)?(\d{2,4})\s*[Gg]b(?:ps|it/s|/s)?", text):
         node = int(match[1] or 1) * float(match[2]) / BITS * 1e9
         return override(chip, nic_bandwidth=node / setup.layout.per_node)
     return chip

@@ -22,11 +22,27 @@ def calibrate(run: RunName, team: Team = None, pool: Pool = None, store: Store =
         return
     measured, before, correction = found.measured, found.before, found.correction
     say(f"  run         {measured.run}, {measured.steps} steps")
+    say(f"  compared    {_compared(found)}")
     say(f"  memory      measured {measured.peak_gib:.2f} GiB, planned {before.memory_gib:.2f} GiB a rank")
     wait = f", of it {seconds(measured.data_wait_s)} waiting for data" if measured.data_wait_s > 1e-4 else ""
     say(f"  step        measured {seconds(measured.step_s)}{wait}, planned {seconds(before.step_s)}")
     say(f"  from now    pool {correction.pool}: step time x {correction.time_factor:.3g}, memory {_memory(found)}")
     say(f"  learned by  {', '.join(correction.runs)}; kept in {found.path}")
+
+
+def _compared(found: object) -> str:
+    """What was predicted, and where the run's own model is another."""
+    from warpbeam.launch.calibrate import Calibrated
+    from warpbeam.plan.report import described
+    from warpbeam.plan.words import count_words, plural
+
+    assert isinstance(found, Calibrated)
+    recipe, planned = found.compared.recipe, found.before.parameters
+    text = f"{described(found.before)}; {plural(recipe.global_batch, 'row')} of {recipe.seq_len}"
+    text += f"; {count_words(planned)} parameters, as it was planned"
+    if found.trained not in (None, planned):
+        text += f" (the run's model has {count_words(found.trained or 0)}: another vocabulary than was asked for)"
+    return text
 
 
 def _memory(found: object) -> str:

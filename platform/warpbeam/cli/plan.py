@@ -13,7 +13,7 @@ from warpbeam.cli.output import out, print_json, say, warn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from warpbeam.launch.ask import Passing
+    from warpbeam.launch.ask_words import Words
     from warpbeam.launch.begin import Planned
     from warpbeam.plan.plan import Plan
     from warpbeam.plan.scaling import Size
@@ -61,6 +61,8 @@ def plan(
     global_batch_tokens: Annotated[int | None, _asked("--global-batch-tokens", "Of an optimizer step.")] = None,
     method: Annotated[str, _asked("--method", "pretrain or sft.")] = "pretrain",
     precision: Annotated[str | None, _asked("--precision", "bf16, fp32, fp16 or fp8.")] = None,
+    optimizer: Annotated[str | None, _asked("--optimizer", "adamw, adamw_8bit, adafactor, sgd or muon.")] = None,
+    attention: Annotated[str | None, _asked("--attention", "flash, or eager: score matrices are kept.")] = None,
     steps: Annotated[int | None, _asked("--steps", "Optimizer steps to the end.")] = None,
     tokens: Annotated[float | None, _asked("--tokens", "Tokens to the end, for example 15e12.")] = None,
     engine: Annotated[str, _asked("--engine", "any, or here: only what this version runs.")] = "any",
@@ -74,6 +76,9 @@ def plan(
     checkpointing: Annotated[str | None, _asked("--checkpointing", "none, selective or full.", LAYOUT)] = None,
     offload: Annotated[str | None, _asked("--offload", "none, cpu or nvme.", LAYOUT)] = None,
     lora: Annotated[int | None, _asked("--lora", "Rank of LoRA adapters.", LAYOUT)] = None,
+    base_bits: Annotated[
+        int | None, _asked("--base-bits", "Of the weights frozen under --lora: 4, 8 or 16.", LAYOUT)
+    ] = None,
     allow: Annotated[
         list[str] | None, _asked("--allow", "tp_across_nodes: tensor parallelism over the network.", LAYOUT)
     ] = None,
@@ -87,16 +92,18 @@ def plan(
     if (job is None) == (model is None):
         raise _needs_one(job is None)
     if job is not None:
-        layout = {"--strategy": strategy, "--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep, "--dp": dp}
+        layout: dict[str, object] = {"--strategy": strategy, "--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep, "--dp": dp}
         layout |= {"--micro-batch": micro_batch, "--checkpointing": checkpointing, "--offload": offload}
         layout |= {"--seq-len": seq_len, "--global-batch-tokens": global_batch_tokens, "--lora": lora}
+        layout |= {"--base-bits": base_bits, "--optimizer": optimizer, "--attention": attention, "--steps": steps}
+        layout |= {"--tokens": tokens, "--precision": precision, "--allow": allow}
         _refuse_beside_a_job([name for name, value in layout.items() if value is not None])
         _plan_job(job, pool, accelerators, emit=emit, explain=explain, scale=scale, json=json)
         return
-    from warpbeam.launch.ask import Words, ask
+    from warpbeam.launch.ask_words import Words
 
     assert model is not None
-    passing = ask(
+    _show_passing(
         Words(
             model=model,
             accelerators=accelerators,
@@ -119,11 +126,17 @@ def plan(
                 "checkpointing": checkpointing,
                 "offload": offload,
                 "lora": lora,
+                "base_bits": base_bits,
+                "optimizer": optimizer,
+                "attention": attention,
                 "allow": tuple(allow or ()),
             },
-        )
+        ),
+        explain=explain,
+        scale=scale,
+        emit=emit,
+        json=json,
     )
-    _show_passing(passing, explain=explain, scale=scale, emit=emit, json=json)
 
 
 def _needs_one(nothing: bool) -> Exception:
@@ -164,11 +177,12 @@ def _plan_job(
 
     loaded = load_job(job)
     with placing(job):
-        planned = plan_request(Request(loaded, load_pool(pool), _count(accelerators)), on_doubt=warn)
+        count = _count(accelerators) if scale is None else None  # --scale has its own numbers, and pads the batch
+        planned = plan_request(Request(loaded, load_pool(pool), count), on_doubt=warn)
         check_own_code(loaded.job, loaded.root)
     found = planned.plan
     if emit is Emit.DEEPSPEED:
-        print_json(found.deepspeed)
+        print_json(_config_of(found))
     elif scale is not None:
         from warpbeam.launch.begin import scale_request
 
@@ -190,6 +204,19 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     return plan.to_dict() | answer_json(plan.answer, steps=plan.steps)
 
 
+def _config_of(plan: Plan) -> dict[str, Any]:
+    from warpbeam.errors import UserError
+
+    if plan.deepspeed is None:
+        raise UserError(
+            f"{plan.strategy} has no DeepSpeed config",
+            why="it runs without DeepSpeed",
+            fix="write `strategy: zero3` under parallelism:, or leave --emit out",
+            reason="bad_strategy",
+        )
+    return plan.deepspeed
+
+
 def _explain_job(planned: Planned) -> None:
     from warpbeam.errors import UserError
     from warpbeam.launch.begin import explain_request
@@ -205,16 +232,18 @@ def _explain_job(planned: Planned) -> None:
         say(line)
 
 
-def _show_passing(
-    passing: Passing, *, explain: Explain | None, scale: str | None, emit: Emit | None, json: bool
-) -> None:
-    from warpbeam.launch.ask import ask_json, ask_lines, ask_warnings, emit_deepspeed, explain_asked, scale_asked
+def _show_passing(words: Words, *, explain: Explain | None, scale: str | None, emit: Emit | None, json: bool) -> None:
+    from warpbeam.launch.ask import ask, ask_json, ask_lines, ask_warnings, emit_deepspeed, explain_asked, scale_asked
 
-    if emit is not None:
-        print_json(emit_deepspeed(passing))
-        return
     if scale is not None:
-        _show_scaling(scale_asked(passing, _sizes(scale)), json=json)
+        _show_scaling(scale_asked(words, _sizes(scale)), json=json)
+        return
+    passing = ask(words)
+    if emit is not None:
+        config, note = emit_deepspeed(passing)
+        print_json(config)
+        if note:
+            warn(note)
         return
     if json:
         print_json(ask_json(passing))
@@ -262,7 +291,7 @@ def _sizes(words: str) -> list[int]:
     from warpbeam.errors import UserError
 
     parts = [part.strip() for part in words.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
+    if not all(part.isdigit() and len(part) < 8 and int(part) > 0 for part in parts):
         raise UserError(f"--scale {words} is no list of numbers", fix="write `--scale 8,16,32,64`", reason="bad_input")
     return [int(part) for part in parts]
 

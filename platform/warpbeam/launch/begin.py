@@ -112,7 +112,7 @@ def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
     """Raise UserError before anything is spent on a plan whose expected peak is more than there is."""
     if force or not plan.cannot_fit or plan.answer is None:
         return
-    now, ways = plan.answer.chosen, plan.answer.would_fit
+    now, ways = plan.answer.chosen, [change for change in plan.answer.would_fit if change.runs_here]
     fix = f"{ways[0].text} would fit; " if ways else ""
     raise UserError(
         f"it cannot fit: a rank needs {now.memory_gib:.1f} GiB, there are {now.available_gib:.1f}",

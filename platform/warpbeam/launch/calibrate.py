@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from warpbeam.errors import UserError
-from warpbeam.job import parse_job
+from warpbeam.job import Job, parse_job
 from warpbeam.launch.calibration import read_correction, write_correction
 from warpbeam.plan.correction import Correction, Measured, learn
 from warpbeam.plan.forecast import STATES, Forecast, forecast
 from warpbeam.plan.machine import machine_of
+from warpbeam.plan.model_shape import is_known, model_shape
 from warpbeam.plan.plan import Plan, plan_setup
+from warpbeam.plan.setup import Setup
 from warpbeam.storage.layout import run_model_prefix
 
 if TYPE_CHECKING:
@@ -34,11 +36,15 @@ class Calibrated:
     """What was learned, and from what.
 
     Attributes:
+        compared: the setup that was predicted: the run's own plan.
+        trained: parameters of the model that the run wrote; None where it wrote none.
         before: the prediction without any correction.
         after: with the new one.
     """
 
     measured: Measured
+    compared: Setup
+    trained: int | None
     before: Forecast
     after: Forecast
     correction: Correction
@@ -48,6 +54,15 @@ class Calibrated:
         """JSON-able."""
         return {
             "run": self.measured.run,
+            "compared": {
+                "strategy": self.before.strategy,
+                "micro_batch": self.before.micro_batch,
+                "activation_checkpointing": self.before.checkpointing,
+                "global_batch": self.compared.recipe.global_batch,
+                "seq_len": self.compared.recipe.seq_len,
+                "parameters": self.before.parameters,
+                "trained_parameters": self.trained,
+            },
             "measured": {
                 "steps": self.measured.steps,
                 "step_s": self.measured.step_s,
@@ -76,7 +91,8 @@ def calibrate(view: RunView, pool: Pool) -> Calibrated:
         )
     # What it predicted then does not matter, and an older version wrote it in other words.
     plan, job = Plan.from_dict(facts["plan"] | {"memory": None, "answer": None}), parse_job(facts["job"])
-    setup = plan_setup(job, pool, plan, _model_config(view))
+    config = _model_config(view)
+    setup = _as_planned(job, pool, plan, config)
     if setup is None:
         raise UserError(
             f"the planner cannot count the model of run {view.run}",
@@ -101,8 +117,27 @@ def calibrate(view: RunView, pool: Pool) -> Calibrated:
     )
     after = forecast(setup, machine, correction)
     return Calibrated(
-        measured=measured, before=before, after=after, correction=correction, path=write_correction(correction)
+        measured=measured,
+        compared=setup,
+        trained=model_shape(config).parameters if config is not None and is_known(config) else None,
+        before=before,
+        after=after,
+        correction=correction,
+        path=write_correction(correction),
     )
+
+
+def _as_planned(job: Job, pool: Pool, plan: Plan, written: dict[str, Any] | None) -> Setup | None:
+    """The setup as the plan counted it, and as the next plan of the job will.
+
+    The model that the run wrote may be another: a tokenizer that found fewer words than were asked for makes a smaller
+    vocabulary. A correction learned on that one would be applied to this one.
+    """
+    for config in (None, written):
+        setup = plan_setup(job, pool, plan, config)
+        if setup is not None and setup.shape.parameters == plan.parameters:
+            return setup
+    return plan_setup(job, pool, plan, written)
 
 
 def measure(view: RunView, attempt: str, *, context_gib: float) -> Measured:

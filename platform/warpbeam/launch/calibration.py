@@ -22,17 +22,16 @@ def read_correction(pool: str | None, accelerator: str) -> Correction | None:
         return None
     path = path_of(pool)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        found = Correction.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UserError) as error:
         raise UserError(
             f"the calibration {path} cannot be read",
-            why=str(error),
+            why=error.what if isinstance(error, UserError) else str(error),
             fix=f"remove it, or measure again: `warpbeam calibrate RUN --pool {pool}`",
             reason="bad_calibration",
         ) from error
-    found = Correction.from_dict(content)
     return found if found.accelerator == accelerator else None
 
 

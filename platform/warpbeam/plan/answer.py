@@ -1,91 +1,22 @@
-"""The whole answer to a planner's question: what was chosen and why, what else would do, and what would help.
-
-A question is a model, a recipe and machines, with what is fixed (plan/layouts.py's Space). A job is such a question
-with this version's own strategies; a question in passing may ask about every engine.
-"""
+"""The whole answer to a planner's question: what was chosen and why, what else would do, and what would help."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, Final
 
-from warpbeam.plan.correction import Correction
-from warpbeam.plan.forecast import Forecast, forecast, quick_memory, quick_seconds
-from warpbeam.plan.layouts import RUNS_HERE, Space, any_engine, families, runs_here
-from warpbeam.plan.machine import Machine
-from warpbeam.plan.model_shape import ModelShape
-from warpbeam.plan.search import Candidate, Choice, choose
-from warpbeam.plan.setup import Checkpointing, Layout, Lora, Recipe, Setup
+from warpbeam.plan.advice import Change, everything, help_most, would_fit
+from warpbeam.plan.forecast import Forecast
+from warpbeam.plan.layouts import RUNS_HERE
+from warpbeam.plan.question import Question
+from warpbeam.plan.search import Choice
+from warpbeam.plan.setup import Layout, Setup
+
+__all__ = ["Answer", "Change", "Question", "answer", "smallest"]
 
 ALTERNATIVES: Final = 3
-WORTH_SAYING: Final = 0.03  # a smaller gain is within what the prediction knows
-WAYS_TO_FIT: Final = 4
-NOT_RUN: Final = "not run by this version"
-MOST_ACCELERATORS: Final = 65_536
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is asked.
-
-    Attributes:
-        recipe: its micro-batch and checkpointing are the space's to choose.
-        space: what may be chosen for the answer.
-    """
-
-    shape: ModelShape
-    recipe: Recipe
-    machine: Machine
-    space: Space
-    correction: Correction | None = None
-
-    def best_setup(self) -> Setup | None:
-        """The fastest whose promise holds; else the fastest that will likely run; else what needs least memory. None
-        where no layout is legal."""
-        found = self.search()
-        if found.best is None:
-            found = self.search(promise=False)
-        return found.best.setup if found.best else found.nearest
-
-    def search(
-        self,
-        space: Space | None = None,
-        *,
-        recipe: Recipe | None = None,
-        machine: Machine | None = None,
-        promise: bool = True,
-    ) -> Choice:
-        """The best setups of a space (default: the question's own)."""
-        there, asked = machine or self.machine, recipe or self.recipe
-        groups = families(self.shape, there.accelerators, there.per_node, there.link_domain, asked, space or self.space)
-        return choose(
-            groups,
-            memory=partial(quick_memory, machine=there, correction=self.correction, promise=promise),
-            seconds=partial(quick_seconds, machine=there, correction=self.correction),
-        )
-
-    def forecast(self, setup: Setup) -> Forecast:
-        """Predict one setup on the question's machines."""
-        return forecast(setup, self.machine, self.correction)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """One change and what it would bring.
-
-    Attributes:
-        text: what to write or to do.
-        gain: tokens/s more, as a fraction; None where it is about fitting.
-        runs_here: this version could do it.
-    """
-
-    text: str
-    runs_here: bool
-    memory_gib: float
-    tokens_per_s: float
-    gain: float | None = None
+WAYS_TO_FIT: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,17 +70,16 @@ def answer(question: Question, setup: Setup | None = None) -> Answer:
     found = question.search()
     chosen = setup or question.best_setup() or smallest(question)
     predicted = question.forecast(chosen)
-    wide = any_engine(question.shape.layers) if not question.machine.is_cpu else Space()
-    around = question.search(replace(wide, most_tokens=question.space.most_tokens))
-    ours = around.first(here=True)
+    around = question.search(everything(question))
+    ours = None if predicted.runs_here else question.best_here()
     return Answer(
         chosen=predicted,
-        stages=tuple(_stages(question)),
+        stages=() if question.machine.chip.form == "tpu" else tuple(_stages(question)),
         alternatives=tuple(_alternatives(question, chosen, around)),
-        help_most=_help_most(question, chosen, predicted, around) if predicted.fits else None,
-        would_fit=() if predicted.fits else tuple(_would_fit(question, chosen, around))[:WAYS_TO_FIT],
+        help_most=help_most(question, predicted, around) if predicted.fits else None,
+        would_fit=() if predicted.fits else tuple(would_fit(question, around))[:WAYS_TO_FIT],
         considered=found.considered + around.considered,
-        ours=None if predicted.runs_here or ours is None else question.forecast(ours.setup),
+        ours=None if ours is None else question.forecast(ours),
     )
 
 
@@ -164,17 +94,11 @@ def smallest(question: Question) -> Setup:
 
 def _stages(question: Question) -> Iterator[Forecast]:
     """This version's strategies side by side, without offload, as the recipe checkpoints or not."""
-    base = question.space
+    plain = replace(question, space=replace(question.space, offloads=("none",)))
     for sharding in RUNS_HERE:
-        space = Space(
-            shardings=(sharding,),
-            checkpointings=tuple(c for c in base.checkpointings if c != "selective"),
-            most_tokens=base.most_tokens,
-            micro_batches=base.micro_batches,
-        )
-        found = question.search(space)
+        found = plain.search_here((sharding,))
         if found.best is None:
-            found = question.search(space, promise=False)
+            found = plain.search_here((sharding,), promise=False)
         setup = found.best.setup if found.best else found.nearest
         if setup is not None:
             yield question.forecast(setup)
@@ -183,13 +107,15 @@ def _stages(question: Question) -> Iterator[Forecast]:
 def _alternatives(question: Question, chosen: Setup, around: Choice) -> Iterator[Forecast]:
     """The fastest others: two that this version runs and one that it does not, if there are such."""
     seen, others = {_key(chosen)}, []
-    for candidate in around.ranked:
+    own = replace(question, space=everything(question)).search_here()
+    foreign_ones = [candidate for candidate in around.ranked if not question.runs(candidate.setup)]
+    for candidate in (*own.ranked, *foreign_ones):
         key = _key(candidate.setup)
         if key not in seen:
             seen.add(key)
             others.append(candidate)
-    here = [c for c in others if runs_here(c.setup)][:ALTERNATIVES]
-    elsewhere = [c for c in others if not runs_here(c.setup)][:ALTERNATIVES]
+    here = [c for c in others if question.runs(c.setup)][:ALTERNATIVES]
+    elsewhere = [c for c in others if not question.runs(c.setup)][:ALTERNATIVES]
     foreign = elsewhere[: max(1, ALTERNATIVES - len(here))]
     picked = [*here[: ALTERNATIVES - len(foreign)], *foreign]
     for candidate in sorted(picked, key=lambda candidate: candidate.step_s):
@@ -200,157 +126,3 @@ def _key(setup: Setup) -> tuple[object, ...]:
     """What makes two setups different enough to be told apart in a list of three."""
     layout = setup.layout
     return layout.sharding, layout.tp, layout.pp, layout.ep, layout.offload
-
-
-def _help_most(question: Question, chosen: Setup, now: Forecast, around: Choice) -> Change | None:
-    """The single change with the largest gain in tokens/s on the same accelerators."""
-    for changes in (_single_changes(question, chosen, around, now), _larger_batch(question, chosen)):
-        best = max(changes, key=lambda change: change.tokens_per_s, default=None)
-        gain = best.tokens_per_s / now.tokens_per_s - 1 if best is not None else 0.0
-        if best is not None and gain >= WORTH_SAYING:
-            return replace(best, gain=gain)
-    return None
-
-
-def _as_it_is(question: Question, chosen: Setup) -> Space:
-    """Everything fixed but the micro-batch."""
-    layout = chosen.layout
-    return Space(
-        shardings=(layout.sharding,),
-        tps=(layout.tp,),
-        pps=(layout.pp,),
-        cps=(layout.cp,),
-        eps=(layout.ep,),
-        virtuals=(layout.virtual_stages,),
-        offloads=(layout.offload,),
-        checkpointings=(chosen.recipe.checkpointing,),
-        most_tokens=question.space.most_tokens,
-    )
-
-
-def _single_changes(question: Question, chosen: Setup, around: Choice, now: Forecast) -> Iterator[Change]:
-    layout, recipe = chosen.layout, chosen.recipe
-    fixed = _as_it_is(question, chosen)
-    for sharding in RUNS_HERE if layout.sharding in RUNS_HERE else ():
-        if sharding != layout.sharding and layout.offload == "none":
-            yield from _one(question, replace(fixed, shardings=(sharding,)), f"`strategy: {sharding}`")
-    if layout.offload != "none":
-        yield from _one(question, replace(fixed, offloads=("none",)), "`offload: none`")
-    other: Checkpointing = "none" if recipe.checkpointing != "none" else "full"
-    word = "true" if other == "full" else "false"
-    yield from _one(question, replace(fixed, checkpointings=(other,)), f"`activation_checkpointing: {word}`")
-    for change in _one(question, fixed, ""):
-        if change.text != f"micro_batch {recipe.micro_batch}":
-            yield replace(change, text=f"`micro_batch: {change.text.removeprefix('micro_batch ')}`")
-    foreign = around.first(here=False)
-    if foreign is not None and not now.runs_here:
-        best = question.forecast(foreign.setup)
-        yield _change(f"{best.strategy}, {checkpointing_words(best)} ({NOT_RUN})", best)
-
-
-def _larger_batch(question: Question, chosen: Setup) -> Iterator[Change]:
-    larger = replace(chosen.recipe, global_batch=2 * chosen.recipe.global_batch)
-    text = f"a global batch of {larger.global_batch} sequences (another experiment: the learning rate must follow)"
-    yield from _one(question, _as_it_is(question, chosen), text, recipe=larger)
-
-
-def _one(question: Question, space: Space, text: str, *, recipe: Recipe | None = None) -> Iterator[Change]:
-    best = question.search(space, recipe=recipe).best
-    if best is not None:
-        now = question.forecast(best.setup)
-        yield _change(text or f"micro_batch {now.micro_batch}", now)
-
-
-def _would_fit(question: Question, chosen: Setup, around: Choice) -> Iterator[Change]:
-    """Changes after which it fits, from the smallest to the largest."""
-    layout, recipe = chosen.layout, chosen.recipe
-    ours = layout.sharding if layout.sharding in RUNS_HERE else "zero3"
-    kept = Space(
-        shardings=(ours,),
-        checkpointings=(recipe.checkpointing,),
-        offloads=(layout.offload,),
-        most_tokens=recipe.seq_len,
-    )
-    yield from _one(question, replace(kept, micro_batches=(1,)), "`micro_batch: 1`") if recipe.micro_batch > 1 else ()
-    recompute = replace(kept, checkpointings=("full",))
-    if recipe.checkpointing != "full":
-        yield from _one(question, recompute, "`activation_checkpointing: true`")
-    for sharding in RUNS_HERE[RUNS_HERE.index(ours) + 1 :]:
-        here = list(_one(question, replace(kept, shardings=(sharding,)), f"`strategy: {sharding}`"))
-        both = f"`strategy: {sharding}` and `activation_checkpointing: true`"
-        yield from here or _one(question, replace(recompute, shardings=(sharding,)), both)
-    sharded = replace(recompute, shardings=("zero3",))
-    yield from _offloaded(question, sharded)
-    yield from _more_accelerators(question, replace(sharded, checkpointings=("none", "full")))
-    yield from _shorter(question, sharded)
-    yield from _adapters(question, recompute)
-    if foreign := around.first(here=False):
-        now = question.forecast(foreign.setup)
-        yield _change(f"{now.strategy}, {checkpointing_words(now)} ({NOT_RUN})", now)
-
-
-def _offloaded(question: Question, space: Space) -> Iterator[Change]:
-    for offload in ("cpu", "nvme"):
-        best = question.search(replace(space, offloads=(offload,))).best
-        if best is None:
-            continue
-        now = question.forecast(best.setup)
-        moved = (now.host_gib or now.nvme_gib) * min(question.machine.per_node, question.machine.accelerators)
-        where = "memory" if offload == "cpu" else "disk"
-        yield _change(f"`strategy: zero3` and `offload: {offload}` ({moved:,.0f} GiB of each node's {where})", now)
-        return
-
-
-def _more_accelerators(question: Question, space: Space) -> Iterator[Change]:
-    """The least of the next doublings, then of the nodes between, that fits."""
-    count = question.machine.accelerators
-    while (count := count * 2) <= min(MOST_ACCELERATORS, question.recipe.global_batch):
-        best = _on(question, count, space)
-        if best is None:
-            continue
-        step = question.machine.per_node
-        for fewer in range(count // 2 + step, count, step) if count <= 64 * step else ():
-            if between := _on(question, fewer, space):
-                count, best = fewer, between
-                break
-        now = forecast(best.setup, question.machine.resized(count), question.correction)
-        yield _change(f"{count} accelerators with `strategy: zero3`, {checkpointing_words(now)}", now)
-        return
-
-
-def _on(question: Question, count: int, space: Space) -> Candidate | None:
-    return question.search(space, machine=question.machine.resized(count)).best
-
-
-def _shorter(question: Question, space: Space) -> Iterator[Change]:
-    """Half the sequence, as often as it takes; the same tokens a step."""
-    seq_len, batch = question.recipe.seq_len, question.recipe.global_batch
-    while seq_len >= 512:
-        seq_len, batch = seq_len // 2, batch * 2
-        shorter = replace(question.recipe, seq_len=seq_len, global_batch=batch)
-        found = list(
-            _one(question, space, f"`seq_len: {seq_len}` with `activation_checkpointing: true`", recipe=shorter)
-        )
-        if found:
-            yield found[0]
-            return
-
-
-def _adapters(question: Question, space: Space) -> Iterator[Change]:
-    for bits, word in ((16, "LoRA"), (4, "QLoRA (4 bits)")):
-        recipe = replace(question.recipe, lora=Lora(base_bits=bits))  # type: ignore[arg-type]
-        found = list(_one(question, replace(space, offloads=("none",)), f"{word} adapters ({NOT_RUN})", recipe=recipe))
-        if found:
-            yield replace(found[0], runs_here=False)
-            return
-
-
-def checkpointing_words(found: Forecast) -> str:
-    """For a person: whether activations are computed again."""
-    return {"none": "nothing recomputed", "selective": "attention recomputed", "full": "activations recomputed"}[
-        found.checkpointing
-    ]
-
-
-def _change(text: str, now: Forecast) -> Change:
-    return Change(text=text, runs_here=now.runs_here, memory_gib=now.memory_gib, tokens_per_s=now.tokens_per_s)

@@ -6,6 +6,11 @@ elastic size, where the last micro-batches are padded with rows of zero weight.
 
 from __future__ import annotations
 
+from typing import Final
+
+# Tokens in one micro-batch beyond which a rank gains nothing more: its matrices are large enough.
+ENOUGH_TOKENS: Final = {"cpu": 4096, "gpu": 16_384}
+
 
 def divisors(n: int) -> list[int]:
     """All divisors of `n`, ascending."""
@@ -39,3 +44,8 @@ def largest_micro_batch(rows_per_rank: int, limit: int, *, may_pad: bool) -> int
         fewest = -(-rows_per_rank // limit)
         return -(-rows_per_rank // fewest)
     return max(size for size in divisors(rows_per_rank) if size <= limit)
+
+
+def enough_rows(seq_len: int, *, on_cpu: bool) -> int:
+    """Rows of a micro-batch beyond which this version does not go by itself."""
+    return max(1, ENOUGH_TOKENS["cpu" if on_cpu else "gpu"] // seq_len)

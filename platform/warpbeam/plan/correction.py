@@ -54,16 +54,33 @@ class Correction:
         return asdict(self) | {"schema": SCHEMA, "runs": list(self.runs)}
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Correction:
-        """Raises UserError for another format."""
+    def from_dict(cls, value: object) -> Correction:
+        """Raises UserError for another format, or one that lacks something."""
+        if not isinstance(value, Mapping):
+            raise _unreadable("a calibration that is no JSON object")
         if value.get("schema") != SCHEMA:
-            raise UserError(
-                f"a calibration of schema {value.get('schema')!r} cannot be read",
-                fix="measure again: `warpbeam calibrate RUN`",
-                reason="bad_calibration",
-            )
+            raise _unreadable(f"a calibration of schema {value.get('schema')!r}")
+        for field in fields(cls):
+            if not _is_good(field.name, value.get(field.name)):
+                raise _unreadable(f"a calibration whose `{field.name}` is {value.get(field.name)!r}")
         known = {field.name: value[field.name] for field in fields(cls)}
         return cls(**known | {"runs": tuple(value["runs"])})
+
+
+NUMBERS: Final = ("memory_factor", "memory_offset_gib", "time_factor", "data_wait_s")
+
+
+def _is_good(name: str, value: object) -> bool:
+    if name == "runs":
+        return isinstance(value, list) and all(isinstance(run, str) for run in value)
+    if name not in NUMBERS:
+        return isinstance(value, str)
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return finite and (not name.endswith("factor") or value > 0)  # type: ignore[operator]
+
+
+def _unreadable(what: str) -> UserError:
+    return UserError(f"{what} cannot be read", fix="measure again: `warpbeam calibrate RUN`", reason="bad_calibration")
 
 
 def learn(

@@ -14,12 +14,13 @@ from warpbeam.plan.flops import attention_flops_per_token, matrix_flops_per_toke
 from warpbeam.plan.layouts import runs_here
 from warpbeam.plan.machine import STORE_BYTES_PER_S, Machine
 from warpbeam.plan.memory import PARTS, MemorySum, memory
+from warpbeam.plan.memory_terms import MOMENT_BYTES, adapter_parameters
 from warpbeam.plan.setup import Setup
 from warpbeam.plan.step_time import StepTime, step_time
 
 GIB: Final = 1 << 30
-CHECKPOINT_BYTES: Final = 12
-"""Of a parameter: fp32 master weight and two moments (checkpoint/manifest.py)."""
+MASTER_BYTES: Final = 4.0
+"""Of a parameter in a checkpoint, beside the optimizer's moments (checkpoint/manifest.py)."""
 STATES: Final = ("parameters", "gradients", "optimizer", "offloaded")
 CALIBRATED_MARGIN: Final = 0.06
 """Of the expected peak, where a run on the same pool has corrected it; without, plan/memory.py's margin."""
@@ -30,7 +31,14 @@ FORMULAS: Final = {
     "memory": "states by ZeRO stage, activations as Korthikanti et al. 2022; the margin makes the fit a promise of 95%",
     "step_time": "a roofline of each class of operations, alpha-beta collectives less what overlaps, the 1F1B bubble",
     "cost": "accelerators x hours x the pool's price",
-    "checkpoint": "12 bytes a parameter, at 1 GB/s of each node",
+    "checkpoint": "4 bytes (fp32) and the optimizer's moments (AdamW: 8) a trained parameter, at 1 GB/s of each node",
+}
+FROZEN_FORMULAS: Final = {  # under adapters: what is frozen has no gradient of its own
+    "mfu_6n": "4 N tokens / (seconds x accelerators x peak): the weights are frozen under adapters; N as in 6 N",
+    "mfu_full": "(4 N + 8 L H s) tokens / (seconds x accelerators x peak); H: heads x head_dim, no causal discount",
+    "flops_per_token": "matrices: 4 x their weights, no lookup table; attention: 8 L H s, no causal discount",
+    "checkpoint": "4 bytes (fp32) and the optimizer's moments (AdamW: 8) for each element of the adapters; the frozen "
+    "base is not stored",
 }
 
 
@@ -48,6 +56,9 @@ class Forecast:
         host_gib, nvme_gib: offloaded by one rank.
         time_parts: seconds; they sum to `step_s`. Empty where time is not known.
         mfu_6n, mfu_full: 0 to 1; None on CPUs, whose peak is an assumption.
+        trained: of `parameters`, or of the adapters beside them, what the optimizer updates.
+        moment_bytes: of the optimizer's states, for each of those.
+        frozen: the parameters are, under adapters.
         matrix_flops, attention_flops: of one token, forward and backward.
     """
 
@@ -74,6 +85,9 @@ class Forecast:
     price: float | None = None
     nodes: int = 1
     parameters: int = 0
+    trained: int | None = None
+    moment_bytes: float = 8.0
+    frozen: bool = False
     matrix_flops: int = 0
     attention_flops: int = 0
     corrected_by: tuple[str, ...] = field(default=())
@@ -85,7 +99,9 @@ class Forecast:
 
     @property
     def checkpoint_bytes(self) -> int:
-        return CHECKPOINT_BYTES * self.parameters
+        """Of what is trained: master weights and moments; weights frozen under adapters are not stored again."""
+        trained = self.parameters if self.trained is None else self.trained
+        return round((MASTER_BYTES + self.moment_bytes) * trained)
 
     @property
     def checkpoint_s(self) -> float:
@@ -123,9 +139,11 @@ def forecast(setup: Setup, machine: Machine, correction: Correction | None = Non
     seconds = _corrected_time(time, correction)
     total, step_s = sum(parts.values()), sum(seconds.values())
     share = time.step_s / step_s
+    shape, recipe, lora = setup.shape, setup.recipe, setup.recipe.lora
+    flops = matrix_flops_per_token(shape), attention_flops_per_token(shape, recipe.seq_len)
     return Forecast(
         strategy=strategy_words(setup),
-        runs_here=runs_here(setup),
+        runs_here=runs_on(setup, machine),
         fits=_fits(needed, total + margin, machine),
         likely=_fits(needed, total + edge, machine),
         accelerators=setup.layout.accelerators,
@@ -146,11 +164,19 @@ def forecast(setup: Setup, machine: Machine, correction: Correction | None = Non
         mfu_full=None if machine.is_cpu else time.mfu_full * share,
         price=machine.price,
         nodes=machine.nodes,
-        parameters=setup.shape.parameters,
-        matrix_flops=matrix_flops_per_token(setup.shape),
-        attention_flops=attention_flops_per_token(setup.shape, setup.recipe.seq_len),
+        parameters=shape.parameters,
+        trained=shape.parameters if lora is None else round(adapter_parameters(shape, lora)),
+        moment_bytes=MOMENT_BYTES[recipe.optimizer],
+        frozen=lora is not None,
+        matrix_flops=flops[0] if lora is None else flops[0] * 2 // 3,
+        attention_flops=flops[1] if lora is None else flops[1] * 2 // 3,
         corrected_by=correction.runs if correction else (),
     )
+
+
+def formulas(found: Forecast) -> dict[str, str]:
+    """What each number of a forecast is made of."""
+    return FORMULAS | FROZEN_FORMULAS if found.frozen else dict(FORMULAS)
 
 
 def quick_memory(
@@ -169,6 +195,11 @@ def quick_memory(
 def quick_seconds(setup: Setup, machine: Machine, correction: Correction | None = None) -> float:
     """Seconds of a step: the inner loop of a search. A correction is a factor, and changes no order."""
     return step_time(setup, machine.chip).step_s * (correction.time_factor if correction else 1.0)
+
+
+def runs_on(setup: Setup, machine: Machine) -> bool:
+    """Whether this version runs it on these machines: not on TPUs."""
+    return machine.chip.form != "tpu" and runs_here(setup)
 
 
 def memory_of(setup: Setup, machine: Machine) -> MemorySum:

@@ -318,6 +318,14 @@ def _unknown(name: str) -> UserError:
     fix = f"the nearest names are {', '.join(dict.fromkeys(names[key] for key in near))}" if near else ""
     return UserError(
         f"the planner's catalogue has no accelerator `{name}`",
-        fix=fix or f"it knows {', '.join({chip.family: chip.name for chip in reversed(CHIPS)}.values())}",
+        fix=fix or f"it knows {', '.join(_first_names())}",
         reason="unknown_accelerator",
     )
+
+
+def _first_names() -> list[str]:
+    """One name of each family, in the catalogue's order."""
+    found: dict[str, str] = {}
+    for chip in CHIPS:
+        found.setdefault(chip.family, chip.name)
+    return list(found.values())

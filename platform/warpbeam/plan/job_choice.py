@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
 from warpbeam.job import Job, Offload, Strategy
-from warpbeam.plan.batch import largest_micro_batch
+from warpbeam.plan.batch import enough_rows, largest_micro_batch
 from warpbeam.plan.correction import Correction
 from warpbeam.plan.forecast import quick_memory, quick_seconds
 from warpbeam.plan.layouts import Space
@@ -22,9 +22,6 @@ from warpbeam.plan.model_shape import ModelShape
 from warpbeam.plan.report import why_words
 from warpbeam.plan.search import Candidate, ranked
 from warpbeam.plan.setup import Checkpointing, Layout, Recipe, Setup
-
-# Tokens in one micro-batch beyond which a rank gains nothing more: its matrices are large enough.
-ENOUGH_TOKENS: Final = {"cpu": 4096, "gpu": 16_384}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +54,7 @@ def choose_for_job(
 ) -> Chosen:
     """The fastest setup that fits, of those the job leaves open; the one that needs least memory where none fits."""
     rows = -(-job.train.global_batch // machine.accelerators)
-    enough = max(1, ENOUGH_TOKENS["cpu" if machine.is_cpu else "gpu"] // job.data.seq_len)
+    enough = enough_rows(job.data.seq_len, on_cpu=machine.is_cpu)
     space = _space(job, machine, shape, enough)
     fixed = job.parallelism.micro_batch
     if shape is None:
@@ -104,6 +101,7 @@ def _why(job: Job, machine: Machine, space: Space, tried: int, *, fits: bool, li
             )
             if len(options) > 1
         ]
+        open_words += ["micro_batch"] if space.micro_batches is None else []
         return f"{why_words(fits=fits, likely=likely)} ({', '.join(open_words)} left open){own}"
     if job.parallelism.strategy_is_open:
         kept = "a CPU pool rehearses ZeRO-3" if machine.is_cpu else "the default where the model is not known"

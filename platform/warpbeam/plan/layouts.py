@@ -1,4 +1,4 @@
-"""Which layouts are legal for a model, a batch and the accelerators; what is nearest where one is not."""
+"""Which layouts are legal for a model, a batch and the accelerators."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from itertools import product
 from typing import Final
 
 from warpbeam.errors import UserError
-from warpbeam.plan.batch import divisors, nearest_multiples
+from warpbeam.plan.batch import divisors
 from warpbeam.plan.model_shape import ModelShape
 from warpbeam.plan.setup import Checkpointing, Layout, Recipe, Setup, Sharding, Stack
 
 RUNS_HERE: Final[tuple[Sharding, ...]] = ("ddp", "zero1", "zero2", "zero3")  # what this version's engine can do
+CHOSEN_HERE: Final[tuple[Sharding, ...]] = ("zero1", "zero2", "zero3")  # ddp only when somebody asks for it
 OURS: Final[tuple[Stack, ...]] = ("deepspeed", "hf")
 ACROSS_NODES: Final = "tp_across_nodes"  # the word for `allow`
 OTHER_ENGINE: Final[Stack] = "fsdp"  # for what ours lacks, with sharding "fsdp"
@@ -22,44 +23,51 @@ def runs_here(setup: Setup) -> bool:
     """Whether this version of Warpbeam can run it."""
     layout = setup.layout
     plain = layout.tp == layout.pp == layout.cp == layout.ep == 1 and layout.stack in OURS
-    whole = setup.recipe.lora is None and setup.recipe.checkpointing != "selective"
-    return plain and whole and layout.sharding in RUNS_HERE and setup.recipe.precision in ("bf16", "fp32")
+    recipe = setup.recipe
+    whole = recipe.lora is None and recipe.checkpointing != "selective" and recipe.optimizer == "adamw"
+    return plain and whole and layout.sharding in RUNS_HERE and recipe.precision in ("bf16", "fp32")
 
 
 def check_setup(setup: Setup, *, link_domain: int, allow: Sequence[str] = ()) -> None:
-    """Refuse what cannot be, with the nearest legal values.
+    """Refuse what cannot be; plan/nearest.py finds what could be in its place.
 
     Args:
         link_domain: accelerators that a fast link (NVLink) connects.
         allow: `tp_across_nodes` lets tensor parallelism go over the network.
 
     Raises:
-        UserError: sizes below 1, an impossible product, heads, layers, sequence or batch that do not divide.
+        UserError: an impossible product, heads, layers, sequence or batch that do not divide.
     """
     layout, shape, recipe = setup.layout, setup.shape, setup.recipe
-    for name in ("tp", "pp", "cp", "ep"):
-        if getattr(layout, name) < 1:
-            raise UserError(f"{name} is {getattr(layout, name)}", fix=f"write `{name}: 1` or more", reason="bad_layout")
-    _check_product(layout)
+    model = layout.tp * layout.pp * layout.cp
+    if layout.accelerators % model:
+        raise UserError(
+            f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp} = {model} does not divide "
+            f"{layout.accelerators} accelerators",
+            why="tp x pp x cp x dp must make exactly the number of accelerators",
+            reason="impossible_product",
+        )
     if layout.tp > link_domain and ACROSS_NODES not in allow:
         raise UserError(
             f"tp {layout.tp} goes beyond the {link_domain} accelerators that are linked to each other",
             why="every layer would wait for the network several times",
-            fix=f"write `tp: {link_domain}` or less, or allow it: --allow {ACROSS_NODES}",
             reason="tp_across_nodes",
         )
     _check_divides("heads", shape.heads, "tp", layout.tp)
     if shape.kv_heads % layout.tp and layout.tp % shape.kv_heads:
-        options = [n for n in divisors(shape.heads) if shape.kv_heads % n == 0 or n % shape.kv_heads == 0]
-        raise _does_not_divide("key-value heads", shape.kv_heads, "tp", layout.tp, options)
+        raise _does_not_divide("key-value heads", shape.kv_heads, "tp", layout.tp)
     if not even_stages(shape.layers, layout.pp):
-        options = [n for n in range(1, shape.layers + 1) if even_stages(shape.layers, n)]
-        raise _does_not_divide("layers", shape.layers, "pp", layout.pp, options)
+        raise _does_not_divide("layers", shape.layers, "pp", layout.pp)
     _check_divides("sequence length", recipe.seq_len, "cp", layout.cp)
     if layout.ep > 1:
         _check_divides("experts", shape.experts, "ep", layout.ep)
         _check_divides("data-parallel ranks", layout.dp * layout.cp * layout.tp, "ep", layout.ep)
-    check_batch(recipe.global_batch, layout.dp, recipe.micro_batch)
+    unit = layout.dp * recipe.micro_batch
+    if recipe.global_batch % unit:
+        by = f"dp {layout.dp}" + (f" x micro_batch {recipe.micro_batch} = {unit}" if recipe.micro_batch > 1 else "")
+        raise UserError(
+            f"the global batch {recipe.global_batch} does not divide by {by}", reason="batch_does_not_divide"
+        )
 
 
 def even_stages(layers: int, pp: int) -> bool:
@@ -67,53 +75,13 @@ def even_stages(layers: int, pp: int) -> bool:
     return layers % pp == 0 or (layers + 2) % pp == 0
 
 
-def check_batch(global_batch: int, dp: int, micro_batch: int) -> None:
-    """Refuse a global batch that `dp` replicas of `micro_batch` rows do not share exactly."""
-    unit = dp * micro_batch
-    if global_batch % unit == 0:
-        return
-    near = " or ".join(map(str, nearest_multiples(global_batch, unit)))
-    sizes = nearest_values(dp, [size for size in divisors(global_batch) if global_batch % (size * micro_batch) == 0])
-    fix = f"write a global batch of {near} sequences"
-    fix += f", or use {' or '.join(map(str, sizes))} replicas" if sizes else ""
-    by = f"dp {dp}" + (f" x micro_batch {micro_batch} = {unit}" if micro_batch > 1 else "")
-    raise UserError(f"the global batch {global_batch} does not divide by {by}", fix=fix, reason="batch_does_not_divide")
-
-
-def _check_product(layout: Layout) -> None:
-    model = layout.tp * layout.pp * layout.cp
-    if layout.accelerators % model == 0:
-        return
-    counts = " or ".join(map(str, nearest_multiples(layout.accelerators, model)))
-    words = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp} = {model}"
-    smaller = [n for n in divisors(layout.accelerators) if n < model]
-    fix = f"use {counts} accelerators"
-    fix += f", or make the product {smaller[-1]}" if smaller else ""
-    raise UserError(
-        f"{words} does not divide {layout.accelerators} accelerators",
-        why="tp x pp x cp x dp must make exactly the number of accelerators",
-        fix=fix,
-        reason="impossible_product",
-    )
-
-
 def _check_divides(what: str, count: int, name: str, size: int) -> None:
     if count % size:
-        raise _does_not_divide(what, count, name, size, divisors(count))
+        raise _does_not_divide(what, count, name, size)
 
 
-def _does_not_divide(what: str, count: int, name: str, size: int, legal: Sequence[int]) -> UserError:
-    near = " or ".join(map(str, nearest_values(size, legal)))
-    return UserError(
-        f"{count} {what} cannot be split by {name} {size}",
-        fix=f"write `{name}: {near}`",
-        reason="bad_layout",
-    )
-
-
-def nearest_values(value: int, legal: Sequence[int], count: int = 2) -> list[int]:
-    """The `count` legal values nearest to `value`, ascending."""
-    return sorted(sorted(legal, key=lambda n: (abs(n - value), n))[:count])
+def _does_not_divide(what: str, count: int, name: str, size: int) -> UserError:
+    return UserError(f"{count} {what} cannot be split by {name} {size}", reason="bad_layout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +107,18 @@ class Space:
     dp: int | None = None
 
 
-POWERS: Final = tuple(1 << n for n in range(8))
+# What a sharding may keep elsewhere; any other keeps all states on the accelerator.
+OFFLOADS: Final[dict[Sharding, tuple[str, ...]]] = {
+    "zero1": ("none", "cpu"),
+    "zero2": ("none", "cpu"),
+    "zero3": ("none", "cpu", "nvme"),
+}
 
 
 def any_engine(most_pp: int = 64) -> Space:
     """Everything that published stacks do: FSDP, and Megatron's tensor, pipeline and context parallelism."""
     return Space(
-        shardings=(*RUNS_HERE, "fsdp", "distributed_optimizer"),
+        shardings=(*CHOSEN_HERE, "fsdp", "distributed_optimizer"),
         tps=(1, 2, 4, 8),
         pps=tuple(range(1, most_pp + 1)),
         cps=(1, 2, 4, 8, 16),
@@ -174,7 +147,7 @@ def families(
                 continue
             rows = recipe.global_batch // dp
             sizes = _micro_batches(rows, recipe.seq_len // cp, space)
-            offloads = space.offloads if sharding.startswith("zero") else ("none",)
+            offloads = [offload for offload in space.offloads if offload in OFFLOADS.get(sharding, ("none",))]
             for offload, virtual in product(offloads, _virtuals(shape.layers, pp, space)):
                 layout = Layout(
                     accelerators=accelerators,

@@ -22,6 +22,7 @@ FIGURES: Final = tuple(
 DESCRIBES: Final = ("peak_bf16", "peak_fp32", "memory_bandwidth")
 """The figures without which an accelerator that the catalogue lacks cannot be planned."""
 NOMINAL: Final = 0.1
+MOST_ACCELERATORS: Final = 1 << 20
 WORDS: Final = re.compile(r"\s*(\d+)\s*[x*]\s*(\S.*?)\s*", re.IGNORECASE)
 
 
@@ -33,6 +34,7 @@ class Machine:
         chip: one rank's accelerator; on CPUs, the cores that one rank has.
         accelerators: ranks.
         per_node: ranks that sit in one node.
+        node_size: accelerators of a whole node, where there may be more than these; 0 where a node has no more.
         link_domain: accelerators that fast links connect (NVLink); tensor parallelism stays within.
         memory_gib: what one rank may use.
         host_gib: host memory of a node that offloaded states may fill; None where nobody said.
@@ -49,6 +51,7 @@ class Machine:
     price: float | None = None
     pool: str | None = None
     kind: str = ""
+    node_size: int = 0
 
     @property
     def is_cpu(self) -> bool:
@@ -60,7 +63,7 @@ class Machine:
 
     def resized(self, accelerators: int) -> Machine:
         """The same machines, more or fewer of them."""
-        per_node = self.per_node if accelerators >= self.per_node else accelerators
+        per_node = min(accelerators, self.node_size or self.per_node)
         return replace(self, accelerators=accelerators, per_node=per_node)
 
 
@@ -87,6 +90,7 @@ def machine_of(pool: Pool, ranks: int) -> Machine:
         price=pool.price_per_accelerator_hour,
         pool=pool.name,
         kind=pool.accelerator.kind,
+        node_size=0 if pool.is_cpu else pool.accelerators_per_node,
     )
 
 
@@ -119,6 +123,12 @@ def machine_from_words(words: str) -> Machine:
     Raises UserError for words that name no number and accelerator, or an accelerator the catalogue lacks.
     """
     match = WORDS.fullmatch(words)
+    if match is not None and int(match[1][:10]) > MOST_ACCELERATORS:
+        raise UserError(
+            f"`{words}` is more than the {MOST_ACCELERATORS:,} accelerators that the planner shares work among",
+            fix=f"write `--accelerators {MOST_ACCELERATORS}x{match[2]}` or less",
+            reason="bad_accelerators",
+        )
     if match is None or int(match[1]) < 1:
         raise UserError(
             f"`{words}` is no number of accelerators of a kind",
@@ -133,4 +143,5 @@ def machine_from_words(words: str) -> Machine:
         per_node=min(count, in_node),
         link_domain=chip.link_domain,
         memory_gib=chip.memory_gib,
+        node_size=in_node,
     )

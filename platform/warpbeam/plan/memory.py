@@ -151,8 +151,8 @@ def _sum(
     allocated = parameters + gradients + optimizer + activations + logits + communication
     fragmentation = 0.0 if on_cpu else allocated * stack.fragmentation
     context = CPU_PROCESS_GIB if on_cpu else known.context_gib
-    total = allocated + fragmentation + context + (terms.host if on_cpu else 0.0)
     nvme = setup.layout.offload == "nvme"
+    total = allocated + fragmentation + context + (terms.host if on_cpu and not nvme else 0.0)
     return MemorySum(
         parameters_gib=parameters,
         gradients_gib=gradients,

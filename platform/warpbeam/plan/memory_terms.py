@@ -61,14 +61,8 @@ class Terms(NamedTuple):
 def stage_terms(setup: Setup, *, last: bool) -> Terms:
     """The terms of the first pipeline stage, or of the last; without pipeline both are the same."""
     shape, layout, recipe = setup.shape, setup.layout, setup.recipe
-    first = layout.pp == 1 or not last
     last = layout.pp == 1 or last
-    on_stage = -(-shape.layers // layout.pp) if not (last and layout.pp > 1) else shape.layers / layout.pp
-    dense, experts = layer_split(shape)
-    ends = int(first) + int(last and not (shape.tied and layout.pp == 1))
-    outside = ends * shape.vocab_size * shape.hidden_size / layout.tp
-    dense_local = on_stage * dense / layout.tp + outside
-    expert_local = on_stage * experts / (layout.tp * layout.ep)
+    on_stage, _, outside, dense_local, expert_local = stage_parameters(setup, last=last)
     parameters, gradients, optimizer, trainable, host = _states(setup, dense_local, expert_local, outside)
     bits = recipe.lora.base_bits if recipe.lora else 16
     quantised = (dense_local + expert_local - outside) * BASE_BYTES[bits] / shards(layout)[0] if bits < 16 else 0.0
@@ -99,6 +93,41 @@ def stage_terms(setup: Setup, *, last: bool) -> Terms:
         kept=kept / GIB,
         logits=logits / GIB,
         host=host / GIB,
+    )
+
+
+class StageParameters(NamedTuple):
+    """What one rank of a stage computes with, before any sharding.
+
+    Attributes:
+        layers: of the stage.
+        tables: of the two tables of the vocabulary that the stage has (a tied one counts once).
+        outside: elements of these tables.
+        dense: elements outside the experts, the tables included.
+        experts: elements of the experts that live here.
+    """
+
+    layers: float
+    tables: int
+    outside: float
+    dense: float
+    experts: float
+
+
+def stage_parameters(setup: Setup, *, last: bool) -> StageParameters:
+    """Of the first pipeline stage, or of the last; without pipeline both are the same."""
+    shape, layout = setup.shape, setup.layout
+    first, last = layout.pp == 1 or not last, layout.pp == 1 or last
+    layers = -(-shape.layers // layout.pp) if not (last and layout.pp > 1) else shape.layers / layout.pp
+    dense, experts = layer_split(shape)
+    tables = int(first) + int(last and not (shape.tied and layout.pp == 1))
+    outside = tables * shape.vocab_size * shape.hidden_size / layout.tp
+    return StageParameters(
+        layers=layers,
+        tables=tables,
+        outside=outside,
+        dense=layers * dense / layout.tp + outside,
+        experts=layers * experts / (layout.tp * layout.ep),
     )
 
 
@@ -174,7 +203,7 @@ def _adapter_states(setup: Setup, local: float, outside: float) -> tuple[float, 
     # Quantised: the linear layers; embedding and head stay, in fp32 where peft prepares 4 or 8 bits for training.
     upcast = lora.base_bits < 16 and layout.stack in ("hf", "deepspeed")
     base = (local - outside) * BASE_BYTES[lora.base_bits] + outside * (4.0 if upcast else 2.0)
-    adapters = adapter_parameters(shape, lora) * (local - outside) / max(1, shape.parameters)
+    adapters = adapter_parameters(shape, lora) * (local - outside) / max(1.0, shape.layers * sum(layer_split(shape)))
     trained = outside if lora.embeddings else 0.0
     weights = base / by_weights + (adapters * 4 + trained * 2) / by_weights
     gradients = (adapters * 4 + trained * 2) / by_weights

@@ -17,27 +17,14 @@ __all__ = [
     "CONFIG_KEYS",
     "FAMILIES",
     "ModelShape",
-    "given_shape",
     "is_known",
     "model_shape",
 ]
 
-NEEDED: Final = {  # of a model that belongs to no family we know: our word -> what it is
-    "layers": "number of layers",
-    "hidden": "width of the residual stream",
-    "heads": "attention heads",
-    "ffn": "width of the MLP (of one expert)",
-    "vocab": "vocabulary entries",
-}
-OPTIONAL: Final = {
-    "kv_heads": "heads of keys and values (default: heads)",
-    "head_dim": "width of one head (default: hidden / heads)",
-    "gated": "1 where the MLP has three matrices (default), 0 where it has two",
-    "tied": "1 where embedding and output share their weights (default: 0)",
-    "experts": "experts of a layer (default: 1)",
-    "experts_per_token": "experts one token uses (default: 1)",
-    "params": "all parameters, when it is known better than this sum",
-}
+# Far beyond any model there is; without an end, a loop over the layers of a mistyped config would not come to one.
+MOST_LAYERS: Final = 10_000
+MOST_OF_ANYTHING: Final = 1 << 24
+INLINE_EXAMPLE: Final = "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +74,8 @@ class ModelShape:
 
 def is_known(config: Mapping[str, Any]) -> bool:
     """Whether `model_shape` can count this model."""
-    return config.get("model_type") in FAMILIES
+    family = config.get("model_type")
+    return isinstance(family, str) and family in FAMILIES
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
@@ -96,7 +84,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         raise UserError(
             f"the planner does not know the model family {config.get('model_type')!r}",
             why=f"it knows {', '.join(FAMILIES)}",
-            fix=f"give the numbers it needs: `warpbeam plan --model {_inline_example()} ...`",
+            fix=f"give the numbers it needs: `warpbeam plan --model {INLINE_EXAMPLE} ...`",
             reason="unknown_model_family",
         )
     family = FAMILIES[config["model_type"]]
@@ -139,48 +127,6 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         shared_intermediate_size=mixture.shared_width,
         dense_layers=dense if mixture.experts > 1 else 0,
     )
-
-
-def given_shape(numbers: Mapping[str, float]) -> ModelShape:
-    """A shape from its numbers alone (NEEDED and OPTIONAL), counted as a Llama of these sizes: no biases, RMS norms.
-
-    Raises UserError naming what is missing, unknown or impossible.
-    """
-    if lacking := [name for name in NEEDED if name not in numbers]:
-        raise UserError(
-            f"the shape lacks {', '.join(lacking)}",
-            why="; ".join(f"{name}: {NEEDED[name]}" for name in lacking),
-            fix=f"write for example `{_inline_example()}`",
-            reason="bad_model_shape",
-        )
-    if unknown := [name for name in numbers if name not in NEEDED and name not in OPTIONAL]:
-        known = ", ".join([*NEEDED, *OPTIONAL])
-        raise UserError(f"a shape has no {', '.join(unknown)}", fix=f"it has {known}", reason="bad_model_shape")
-    sizes = {name: int(value) for name, value in numbers.items()}
-    config = {
-        "model_type": "mixtral" if sizes.get("experts", 1) > 1 else "llama",
-        "vocab_size": sizes["vocab"],
-        "hidden_size": sizes["hidden"],
-        "num_hidden_layers": sizes["layers"],
-        "num_attention_heads": sizes["heads"],
-        "num_key_value_heads": sizes.get("kv_heads", sizes["heads"]),
-        "intermediate_size": sizes["ffn"],
-        "tie_word_embeddings": bool(sizes.get("tied", 0)),
-    }
-    config |= {"head_dim": sizes["head_dim"]} if "head_dim" in sizes else {}
-    if sizes.get("experts", 1) > 1:
-        config |= {"num_local_experts": sizes["experts"], "num_experts_per_tok": sizes.get("experts_per_token", 1)}
-    counted = model_shape(config)
-    plain = 0 if sizes.get("gated", 1) else counted.hidden_size * counted.intermediate_size  # one matrix less
-    less = {
-        "parameters": counted.parameters - counted.layers * counted.experts * plain,
-        "active_parameters": counted.active_parameters - counted.layers * counted.experts_per_token * plain,
-        "layer_parameters": counted.layer_parameters - counted.experts * plain,
-    }
-    scale = sizes["params"] / less["parameters"] if "params" in sizes else 1.0
-    counts = {name: round(value * scale) for name, value in less.items()}
-    kept = {name: getattr(counted, name) for name in counted.__dataclass_fields__ if name not in counts}
-    return ModelShape(**kept | counts | {"family": "given", "gated": not plain})
 
 
 def _kv_heads(get: _Getter, family: Family, heads: int) -> int:
@@ -267,11 +213,13 @@ class _Mixture:
         self.dense_mlp = _mlp(get, family, hidden, wide)
         self.experts = get.size("num_local_experts") if family.experts != "none" else 1
         self.per_token = get.size("num_experts_per_tok") if self.experts > 1 else 1
+        if self.per_token > self.experts:
+            raise _impossible("num_experts_per_tok", self.per_token, f"at most the {self.experts} experts", 1)
         self.width = get.size("moe_intermediate_size", default=wide) if family.experts != "none" else wide
         self.shared_width = 0
         self._beside = hidden * self.experts if family.experts != "none" else 0  # the router
         if family.experts == "shared":
-            own = get.value("n_shared_experts")
+            own = get.count("n_shared_experts")
             self.shared_width = own * self.width if own is not None else get.size("shared_expert_intermediate_size")
             self._beside += _mlp(get, family, hidden, self.shared_width)
             self._beside += hidden if own is None else 0  # qwen2_moe weighs its shared expert by a gate
@@ -287,23 +235,19 @@ class _Mixture:
         """Layers without experts; all of them in a dense model."""
         if self._family.experts == "none":
             return layers
-        first = self._get.value("first_k_dense_replace")
+        first = self._get.count("first_k_dense_replace")
         if first is not None:
-            return min(int(first), layers)
-        plain, every = set(self._get.value("mlp_only_layers") or ()), self._get.value("decoder_sparse_step") or 1
+            return min(first, layers)
+        plain, every = self._get.numbers("mlp_only_layers"), self._get.size("decoder_sparse_step", default=1)
         return sum(1 for layer in range(layers) if layer in plain or (layer + 1) % every)
 
 
 def _impossible(key: str, value: object, wanted: str, write: object) -> UserError:
     return UserError(
-        f"model.config.{key} must be {wanted}, it is {value}",
+        f"model.config.{key} must be {wanted}, it is {value!r}",
         fix=f"write for example `{key}: {write}`",
         reason="bad_model_shape",
     )
-
-
-def _inline_example() -> str:
-    return "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
 class _Getter:
@@ -320,14 +264,43 @@ class _Getter:
         return self.family.defaults.get(name)
 
     def size(self, name: str, default: int | None = None) -> int:
+        """A whole number, 1 or more, with an end that no model reaches."""
         value = self.value(name)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise _impossible(name, value, "a whole number, 1 or more", self.family.defaults.get(name) or 1)
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
+        usual = self.family.defaults.get(name) or 1
+        if value is None or not _is_whole(value) or value < 1:
+            raise _impossible(name, value, "a whole number, 1 or more", usual)
+        if value > most:
+            raise _impossible(name, value, f"at most {most:,}", usual)
+        return int(value)
+
+    def count(self, name: str) -> int | None:
+        """A whole number, 0 or more; None where the config does not say."""
+        value: int | None = self.value(name)
+        if value is not None and (not _is_whole(value) or not 0 <= value <= MOST_LAYERS):
+            raise _impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
         return value
 
+    def numbers(self, name: str) -> set[int]:
+        """A list of layers' numbers; empty where the config does not say."""
+        value = self.value(name)
+        if value is None:
+            return set()
+        if not isinstance(value, list) or not all(map(_is_whole, value)):
+            raise _impossible(name, value, "a list of layers' numbers", "[]")
+        return set(value)
+
     def flag(self, name: str) -> bool:
-        return bool(self.value(name))
+        """true or false; "false" in quotes would count as true, so it is refused."""
+        value = self.value(name)
+        if value is not None and not isinstance(value, bool) and value not in (0, 1):
+            raise _impossible(name, value, "true or false", "false")
+        return bool(value)
 
     def bias(self, fixed: bool | None, key: str) -> bool:
         return self.flag(key) if fixed is None else fixed
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -204,7 +204,12 @@ def _answer(chosen: Chosen, machine: Machine, correction: Correction | None) -> 
     setup = chosen.setup
     assert setup is not None
     question = Question(
-        shape=setup.shape, recipe=setup.recipe, machine=machine, space=chosen.space, correction=correction
+        shape=setup.shape,
+        recipe=setup.recipe,
+        machine=machine,
+        space=chosen.space,
+        correction=correction,
+        look_back=1,
     )
     return answer(question, setup)
 
@@ -288,8 +293,9 @@ def _warnings(
     if shape and shape.positions and job.data.seq_len > shape.positions:
         yield f"seq_len {job.data.seq_len} is longer than the model's max_position_embeddings ({shape.positions})"
     if found is not None and not found.chosen.fits:
-        need, there = found.chosen.promised_gib, found.chosen.available_gib
-        yield f"a rank needs {need:.1f} GiB with the margin, there are {there:.1f}: it may run out of memory"
+        now = found.chosen
+        will = "may run out of memory" if now.likely else "will run out of memory"
+        yield f"a rank needs {now.promised_gib:.1f} GiB with the margin, there are {now.available_gib:.1f}: it {will}"
 
 
 def scratch_config(job: Job) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warpbeam.plan.memory_terms import adapter_parameters
 from warpbeam.plan.setup import Setup
 
 
@@ -44,12 +45,5 @@ def rank_share(setup: Setup) -> RankShare:
     if recipe.lora is None:
         trained = here + experts_here
     else:
-        trained = _adapter_parameters(setup, recipe.lora.rank) / layout.tp / layout.pp
+        trained = adapter_parameters(shape, recipe.lora) / layout.tp / layout.pp
     return RankShare(tokens, tokens / layout.tp, here, experts_here, trained)
-
-
-def _adapter_parameters(setup: Setup, rank: int) -> float:
-    """Two thin matrices beside each of a layer's seven: q, k, v, o and the MLP's three."""
-    shape = setup.shape
-    attention = 2 * (shape.hidden_size + shape.query_size) + 2 * (shape.hidden_size + shape.kv_size)
-    return float(rank * shape.layers * (attention + 3 * (shape.hidden_size + shape.intermediate_size)))

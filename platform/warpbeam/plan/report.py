@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from warpbeam.plan.answer import NOT_RUN, Answer, Change, checkpointing_words
-from warpbeam.plan.forecast import FORMULAS, Forecast
-from warpbeam.plan.words import seconds, span
+from warpbeam.plan.advice import NOT_RUN, Change, checkpointing_words
+from warpbeam.plan.answer import Answer
+from warpbeam.plan.forecast import FORMULAS, Forecast, formulas
+from warpbeam.plan.search import SAME
+from warpbeam.plan.words import money, plural, rate, seconds, share, span
 
 Line = tuple[str, str]
 WIDTH: Final = 100
-PARTS_SHOWN: Final = 0.005  # of the total: smaller parts are in --json
+PARTS_SHOWN: Final = 0.005  # of the total: smaller parts are in --json, together as `other`
+REST_SHOWN: Final = 0.0005
 WORDS: Final = {
     "context": "context",
     "fragmentation": "fragmentation",
@@ -39,13 +42,14 @@ def answer_lines(
         open_choice: there was something to choose.
         estimated: the steps are a guess until preparation has counted.
     """
-    now = found.chosen
+    now, others = found.chosen, (*found.stages, *found.alternatives)
     lines = [("fits", fit_words(now)), *_memory_lines(now), *_time_lines(now), *_end_lines(now, steps, estimated)]
-    lines.append(("chosen", f"{now.strategy}, micro-batch {now.micro_batch}, {checkpointing_words(now)}: {why}"))
+    lines.append(("chosen", f"{described(now)}: {why}{_tie(now, others) if open_choice else ''}"))
     if open_choice or not now.fits:
         lines += _labelled("because", (_stage(stage, now) for stage in found.stages))
     if found.ours is not None:
-        lines.append(("this version", _alternative(found.ours, now)))
+        own = [other for other in others if other.runs_here and other.strategy != "ddp"]
+        lines.append(("this version", _alternative(found.ours, now) + _tie(found.ours, own)))
     if now.corrected_by:
         lines.append(("calibrated", f"by {', '.join(now.corrected_by)} on this pool"))
     lines += _labelled("otherwise", (_alternative(other, now) for other in found.alternatives))
@@ -54,6 +58,12 @@ def answer_lines(
     else:
         lines += _labelled("would fit", map(_fitting, found.would_fit)) or [("would fit", "nothing that we know")]
     return lines
+
+
+def _tie(chosen: Forecast, others: Iterable[Forecast]) -> str:
+    """Why something that is printed as faster was not chosen."""
+    tied = chosen.fits and any(other.fits and 0 < _gain(other, chosen) <= SAME for other in others)
+    return f"; of those within {SAME:.0%} of it, what needs least memory" if tied else ""
 
 
 def fit_words(now: Forecast) -> str:
@@ -97,7 +107,7 @@ def answer_json(found: Answer | None, *, steps: int | None) -> dict[str, Any]:
         "hours": now.hours(steps),
         "cost": now.cost(steps),
         "checkpoint": {"bytes": now.checkpoint_bytes, "write_s": now.checkpoint_s},
-        "formulas": FORMULAS,
+        "formulas": formulas(now),
         "answer": found.to_dict(),
     }
 
@@ -112,11 +122,12 @@ def _memory_lines(now: Forecast) -> list[Line]:
 
 def _time_lines(now: Forecast) -> list[Line]:
     lines = [("step", f"{seconds(now.step_s)}: {_parts(now.time_parts, 's')}")]
-    speed = f"{now.tokens_per_s:,.0f} tokens/s"
+    speed = f"{rate(now.tokens_per_s)} tokens/s"
     if now.accelerators > 1:
-        speed += f" ({now.tokens_per_s / now.accelerators:,.0f} each)"
+        speed += f" ({rate(now.tokens_per_s / now.accelerators)} each)"
     if now.mfu_6n is not None and now.mfu_full is not None:
-        speed += f"; MFU {now.mfu_6n:.1%} by 6N, {now.mfu_full:.1%} by 6N + 12LHs"
+        matrices, attention = ("4N", "8LHs") if now.frozen else ("6N", "12LHs")
+        speed += f"; MFU {share(now.mfu_6n)} by {matrices}, {share(now.mfu_full)} by {matrices} + {attention}"
     return [*lines, ("speed", speed)]
 
 
@@ -125,11 +136,11 @@ def _end_lines(now: Forecast, steps: int | None, estimated: bool) -> list[Line]:
     if hours is None:
         to_end = "not known: the number of steps is not"
         if now.price is not None:
-            to_end += f"; {now.price * now.accelerators:,.2f} an hour"
+            to_end += f"; {money(now.price * now.accelerators)} an hour"
     else:
-        price = "no price in the pool" if cost is None else f"cost {cost:,.2f}"
+        price = "no price in the pool" if cost is None else f"cost {money(cost)}"
         about = "about " if estimated else ""
-        to_end = f"{about}{steps:,} steps, {span(hours * 3600)}, {price}"
+        to_end = f"{about}{plural(steps or 0, 'step')}, {span(hours * 3600)}, {price}"
         to_end += "; preparation counts them" if estimated else ""
     size, rate = now.checkpoint_bytes / 1e9, now.nodes
     text = f"{size:,.2f} GB" if size >= 0.1 else f"{size * 1e3:,.1f} MB"
@@ -140,6 +151,8 @@ def _parts(parts: Mapping[str, float], unit: str) -> str:
     total = sum(parts.values())
     shown = [(name, value) for name, value in parts.items() if value > PARTS_SHOWN * total]
     words = [f"{WORDS.get(name, name)} {_number(value)}" for name, value in shown]
+    rest = total - sum(value for _, value in shown)
+    words += [f"other {_number(rest)}"] if rest > REST_SHOWN * total and rest >= 0.0005 else []
     return ", ".join(words) + f" {unit}"
 
 
@@ -156,16 +169,27 @@ def _stage(stage: Forecast, now: Forecast) -> str:
     return text + (f", micro-batch {stage.micro_batch}, {checkpointing_words(stage)}")
 
 
+def described(found: Forecast) -> str:
+    """A setup in one line: strategy, where its states are, micro-batch, what is recomputed."""
+    offload = "" if found.offload == "none" else f", states in {found.offload}"
+    return f"{found.strategy}{offload}, micro-batch {found.micro_batch}, {checkpointing_words(found)}"
+
+
+def difference(other: Forecast, now: Forecast) -> str:
+    """`21% faster`, of `other` against `now`."""
+    gain = _gain(other, now)
+    return f"{abs(gain):.0%} {'faster' if gain > 0 else 'slower'}" if abs(gain) >= 0.005 else "as fast"
+
+
+def _gain(other: Forecast, now: Forecast) -> float:
+    return now.step_s / now.tokens / (other.step_s / other.tokens) - 1
+
+
 def _alternative(other: Forecast, now: Forecast) -> str:
-    difference = now.step_s / now.tokens / (other.step_s / other.tokens) - 1
-    faster = (
-        f"{abs(difference):.0%} {'faster' if difference > 0 else 'slower'}" if abs(difference) >= 0.005 else "as fast"
-    )
     mark = "" if other.runs_here else f" ({NOT_RUN})"
-    offload = "" if other.offload == "none" else f", states in {other.offload}"
     return (
-        f"{other.strategy}{offload}, micro-batch {other.micro_batch}, {checkpointing_words(other)}: "
-        f"{seconds(other.step_s)} a step ({faster}), {other.promised_gib:.1f} GiB with margin{mark}"
+        f"{described(other)}: {seconds(other.step_s)} a step ({difference(other, now)}), "
+        f"{other.promised_gib:.1f} GiB with margin{mark}"
     )
 
 
@@ -176,7 +200,7 @@ def _help(change: Change | None) -> str:
 
 
 def _fitting(change: Change) -> str:
-    return f"{change.text}: {change.memory_gib:.1f} GiB expected, {change.tokens_per_s:,.0f} tokens/s"
+    return f"{change.text}: {change.memory_gib:.1f} GiB expected, {rate(change.tokens_per_s)} tokens/s"
 
 
 def _labelled(word: str, texts: Iterator[str]) -> list[Line]:

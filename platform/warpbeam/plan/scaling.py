@@ -1,7 +1,8 @@
 """How a job scales: the same global batch on more and more accelerators, and what takes the rest of the speed-up.
 
 Efficiency is speed-up over the number of accelerators, both against the smallest size. What limits a size is the part
-of the step whose cost (accelerator-seconds a token) grew most since the smallest one.
+of the step whose cost (accelerator-seconds a token) grew most since the smallest one; where it is more than 100%, the
+part that shrank most is what the smallest size lacked.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from warpbeam.plan.forecast import Forecast
+from warpbeam.plan.report import described
 from warpbeam.plan.words import seconds
 
 BAR: Final = 40
@@ -28,6 +30,14 @@ GROUPS: Final = {
     "overhead": "stragglers and fixed work of a step",
     "data_wait": "waiting for data",
 }
+SHRUNK: Final = {
+    "compute": "larger micro-batches or fewer splits",
+    "recompute": "less recomputing",
+    "bubble": "a smaller pipeline bubble",
+    "optimizer": "less of the optimizer for each",
+    "offload": "less offload traffic",
+}
+BEYOND: Final = 1.01  # efficiency from which it needs an explanation
 PADDING: Final = "padding: the batch does not divide"
 NOTHING: Final = "-"
 
@@ -84,7 +94,8 @@ def _row(
 
 
 def _unmeasured(row: Size) -> Size:
-    return replace(row, speed_up=None, efficiency=None, limit="does not fit" if row.found else row.limit)
+    why = row.limit if row.found is None else "no promise holds" if row.found.likely else "does not fit"
+    return replace(row, speed_up=None, efficiency=None, limit=why)
 
 
 def _limit(tokens: int, base: tuple[int, Forecast], now: tuple[int, Forecast]) -> str:
@@ -98,8 +109,22 @@ def _limit(tokens: int, base: tuple[int, Forecast], now: tuple[int, Forecast]) -
     }
     grew[PADDING] = now[0] * now[1].step_s * (1 - useful)
     name = max(grew, key=lambda part: grew[part])
-    cost = now[0] * now[1].step_s
+    cost, first = now[0] * now[1].step_s, base[0] * base[1].step_s
+    if first > BEYOND * cost:
+        return _beyond(base, now, useful, first)
     return f"{name} ({grew[name] / cost:.0%})" if grew[name] > 0.01 * cost else NOTHING
+
+
+def _beyond(base: tuple[int, Forecast], now: tuple[int, Forecast], useful: float, first: float) -> str:
+    """More than linear: what the smallest size lacked, most often memory for a faster setup."""
+    saved = {
+        name: base[0] * seconds - now[0] * now[1].time_parts.get(name, 0.0) * useful
+        for name, seconds in base[1].time_parts.items()
+    }
+    name = max(saved, key=lambda part: saved[part])
+    words = SHRUNK.get(name, f"less {GROUPS[name]}")
+    why = "" if described(base[1]) == described(now[1]) else f", as there is more memory than at {base[0]}"
+    return f"more than linear: {words} ({saved[name] / first:.0%}){why}"
 
 
 def table(rows: Sequence[Size]) -> list[str]:
@@ -111,14 +136,13 @@ def table(rows: Sequence[Size]) -> list[str]:
         if now is None:
             cells.append((str(row.accelerators), "-", "-", "-", "-", "-", "-", row.limit))
             continue
-        strategy = f"{now.strategy} x{now.micro_batch}" + (
-            "" if now.checkpointing == "none" else f" {now.checkpointing}"
-        )
         gained = "-" if row.speed_up is None else f"{row.speed_up:.2f}x"
         share = "-" if row.efficiency is None else f"{row.efficiency:.0%}"
-        fits = "yes" if now.fits else "no"
+        fits = "yes" if now.fits else "likely" if now.likely else "no"
         speed = f"{row.tokens_per_s:,.0f}"
-        cells.append((str(row.accelerators), seconds(now.step_s), speed, gained, share, fits, strategy, row.limit))
+        cells.append(
+            (str(row.accelerators), seconds(now.step_s), speed, gained, share, fits, described(now), row.limit)
+        )
     widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
     lines = []
     for line in cells:

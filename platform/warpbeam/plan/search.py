@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from warpbeam.plan.layouts import runs_here
 from warpbeam.plan.setup import Setup
 
 SAME: Final = 0.02
@@ -45,16 +44,13 @@ class Choice:
     def best(self) -> Candidate | None:
         return self.ranked[0] if self.ranked else None
 
-    def first(self, *, here: bool) -> Candidate | None:
-        """The best that this version can (or cannot) run."""
-        return next((found for found in self.ranked if runs_here(found.setup) is here), None)
-
 
 def choose(
     groups: Iterable[Sequence[Setup]],
     *,
     memory: Callable[[Setup], tuple[float, bool]],
     seconds: Callable[[Setup], float],
+    look_back: int = LOOK_BACK,
 ) -> Choice:
     """The fastest setup of each layout among those that fit, ranked.
 
@@ -62,6 +58,7 @@ def choose(
         groups: setups with the micro-batch ascending, equal in everything else (`layouts.families`).
         memory: GiB of a rank, and whether that fits.
         seconds: of an optimizer step.
+        look_back: micro-batches from the largest that fits downwards whose time is worked out.
     """
     best: dict[tuple[object, ...], Candidate] = {}
     considered, nearest, least_gib = 0, None, float("inf")
@@ -75,7 +72,7 @@ def choose(
                 nearest, least_gib = group[0], needed
             continue
         largest, known = _border(group, memory, (0, needed))
-        for index in range(largest, max(-1, largest - LOOK_BACK), -1):
+        for index in range(largest, max(-1, largest - look_back), -1):
             setup = group[index]
             found = Candidate(setup, seconds(setup), known.get(index) or memory(setup)[0])
             key = _kind(setup)
@@ -118,6 +115,7 @@ def _better(a: Candidate, b: Candidate) -> bool:
 
 
 def _kind(setup: Setup) -> tuple[object, ...]:
-    """What makes two setups different answers: the micro-batch and checkpointing do not."""
+    """What makes two setups different answers: the micro-batch does not."""
     layout = setup.layout
-    return layout.sharding, layout.tp, layout.pp, layout.cp, layout.ep, layout.offload
+    split = layout.tp, layout.pp, layout.cp, layout.ep
+    return layout.sharding, *split, layout.offload, setup.recipe.checkpointing

@@ -38,6 +38,7 @@ def test_it_says_what_it_learned(place: Path) -> None:
     result = CliRunner().invoke(app, ["calibrate", "finished"])
     assert result.exit_code == 0, result.output
     assert "measured 1.10 GiB" in result.output
+    assert "compared    zero3, micro-batch 8, nothing recomputed; 16 rows of 128" in result.output
     assert "step time x" in result.output
     assert str(place / "home" / "calibration" / "planned.json") in result.output
     plan = CliRunner().invoke(app, ["plan", "job.yaml"])

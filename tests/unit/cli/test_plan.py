@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,62 @@ def test_scale() -> None:
     assert [row["accelerators"] for row in rows["scaling"]] == [4, 8]
 
 
+def test_scale_pads_whatever_number_of_accelerators_it_begins_with() -> None:
+    result = asked("--scale", "1,2,4,5", accelerators="5xH100")
+    assert result.exit_code == 0, result.output
+    assert "\n5 |" in result.output
+    job = run("job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--accelerators", "5", "--scale", "5,8")
+    assert job.exit_code == 0, job.output
+
+
+def test_emit_says_in_what_it_differs_from_the_best() -> None:
+    result = asked("--emit", "deepspeed")
+    found, alone = json.loads(result.stdout), json.loads(asked("--emit", "deepspeed", "--engine", "here").stdout)
+    assert found == alone
+    assert "the best that this version runs; the plan's best is" in result.stderr
+    shown = asked().output
+    assert f"this version  zero{found['zero_optimization']['stage']}, micro-batch " in shown
+    assert f"micro-batch {found['train_micro_batch_size_per_gpu']}, " in shown.partition("this version")[2]
+    assert "precision fp8" in refusal(asked("--emit", "deepspeed", "--engine", "here", "--precision", "fp8")).what
+    assert "does not run fp8" in refusal(asked("--emit", "deepspeed", "--precision", "fp8")).what
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--steps", "0"], "--steps is 0"),
+        (["--tokens", "-1"], "--tokens is -1"),
+        (["--tokens", "nan"], "--tokens is nan"),
+        (["--tokens", "1e9", "--steps", "3"], "say the same"),
+        (["--optimizer", "lion"], "--optimizer lion"),
+        (["--allow", "foo"], "--allow foo"),
+    ],
+)
+def test_numbers_and_words_that_cannot_be(words: list[str], what: str) -> None:
+    assert what in refusal(asked(*words)).what
+
+
+def test_units_that_are_missing_are_told() -> None:
+    assert "has no fp8 units" in asked("--precision", "fp8", accelerators="8xA100-80GB").stderr
+
+
+def test_printed_parts_come_to_their_sum() -> None:
+    lines = {line[2:16].strip(): line[16:] for line in asked().stdout.splitlines()}
+    for word, total in (("memory", lines["fits"].split()[1]), ("step", lines["step"].split()[0])):
+        parts = lines[word].partition(": ")[2] if word == "step" else lines[word]
+        assert sum(map(float, re.findall(r" ([\d.]+)(?:,| GiB| s)", " " + parts))) == pytest.approx(
+            float(total), abs=0.02
+        )
+
+
+def test_adapters_are_labelled_by_their_own_formula() -> None:
+    shown = asked("--lora", "16", "--base-bits", "4").output
+    assert "by 4N, " in shown
+    assert "by 4N + 8LHs" in shown
+    assert "checkpoint    0.50 GB" in shown
+    assert json.loads(asked("--lora", "16", "--json").stdout)["formulas"]["mfu_6n"].startswith("4 N")
+
+
 def test_explain() -> None:
     result = asked("--explain", "memory", "--engine", "here")
     assert "N = 8,030,261,248 parameters" in result.output
@@ -151,7 +208,11 @@ def test_a_model_by_its_numbers() -> None:
             "--accelerators 16",
         ),
         (["--model", "model", "--accelerators", "99", "--pool", "POOL", *QUESTION], "asks for 99", "16` or less"),
-        (["--model", "model", "--accelerators", "16xH100", "--tp", "3", *QUESTION], "does not divide 16", "15 or 18"),
+        (
+            ["--model", "model", "--accelerators", "16xH100", "--tp", "3", *QUESTION],
+            "does not divide 16",
+            "`--tp 2` or `4`",
+        ),
         (
             ["--model", "model", "--accelerators", "16xH100", "--method", "rl", *QUESTION[:4]],
             "--method rl",
@@ -194,6 +255,7 @@ def test_run_refuses_what_cannot_fit(place: Path) -> None:
         refuse_what_cannot_fit(plan, force=False)
     assert "--force" in caught.value.fix
     assert "offload: cpu" in caught.value.fix
+    assert "not run by this version" not in caught.value.fix
     assert caught.value.exit_code == 2
     refuse_what_cannot_fit(plan, force=True)
     result = CliRunner().invoke(app, ["run", "job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--yes"])

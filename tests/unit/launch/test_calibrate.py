@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,6 +74,30 @@ def test_the_next_plan_is_what_was_measured() -> None:
     assert plan.answer.chosen.corrected_by == ("finished",)
 
 
+class WrittenModel:
+    """A run whose tokenizer found fewer words than the job asked for: the model that it wrote is smaller."""
+
+    def head(self, key: str) -> object:
+        return key
+
+    def get(self, key: str) -> bytes:
+        return json.dumps(job().model.config | {"vocab_size": 64}).encode()  # type: ignore[operator]
+
+
+def test_the_next_plan_is_what_was_measured_where_the_vocabulary_came_out_smaller() -> None:
+    """Like is compared with like: the plan's own model, which the next plan will count again."""
+    finished = FinishedRun(rows())
+    finished.store = WrittenModel()  # type: ignore[misc, assignment]
+    found = calibrate(cast(RunView, finished), pool())
+    plan = make_plan(job(), pool(), world_size=2, correction=found.correction)
+    assert plan.answer is not None
+    assert plan.answer.chosen.step_s == pytest.approx(0.1)
+    assert found.before.parameters == plan.parameters
+    assert found.trained is not None
+    assert found.trained < found.before.parameters
+    assert found.to_dict()["compared"]["trained_parameters"] == found.trained
+
+
 def test_a_gpu_s_allocator_does_not_see_the_context() -> None:
     gpu_rows = [{"step": n, STEP: 0.1, "memory/max_reserved(GiB)": 1.0} for n in range(20)]
     found = calibrate(view(gpu_rows), pool())
@@ -101,9 +126,13 @@ def test_refusals(run: RunView, what: str) -> None:
     assert caught.value.fix
 
 
-def test_a_broken_file_is_told() -> None:
+SCHEMA_ALONE = '{"schema": "warpbeam/calibration/v1"}'
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", "{}", SCHEMA_ALONE])
+def test_a_broken_file_is_told(content: str) -> None:
     path_of("planned").parent.mkdir(parents=True)
-    path_of("planned").write_text("{")
+    path_of("planned").write_text(content)
     with pytest.raises(UserError, match="cannot be read") as caught:
         read_correction("planned", "cpu")
     assert "remove it" in caught.value.fix

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.plan.jobs import pool
 from warpbeam.errors import UserError
-from warpbeam.plan.machine import machine_of
+from warpbeam.plan.machine import machine_from_words, machine_of
 from warpbeam.pool import Pool, parse_pool
 
 
@@ -47,3 +47,11 @@ def test_cpu_ranks_share_a_node() -> None:
     assert one.is_cpu
     assert one.chip.peak_fp32 == 2 * two.chip.peak_fp32
     assert (one.memory_gib, two.memory_gib) == (16, 8)
+
+
+def test_a_few_of_a_node_and_then_more() -> None:
+    """Five accelerators are a part of a node of eight; sixteen are two whole ones."""
+    machine = machine_from_words("5xH100")
+    assert (machine.per_node, machine.resized(16).per_node, machine.resized(3).per_node) == (5, 8, 3)
+    with pytest.raises(UserError, match="more than the 1,048,576 accelerators"):
+        machine_from_words("99999999999xH100")

@@ -268,3 +268,11 @@ def test_coefficients_survive_json_and_are_near_the_formulas() -> None:
         assert 0.8 < numbers.full < 1.25, stack
         assert 0.8 < numbers.kept < 1.4, stack
     assert shipped.of("nanotron") is shipped.stacks["nanotron"]
+
+
+def test_what_is_on_a_disk_needs_no_margin_in_memory() -> None:
+    """Nor on CPUs, where host memory is the same memory and a disk is not."""
+    asked = setup(offload="nvme", offload_parameters=True)
+    on_cpu = memory(asked, 64, on_cpu=True)
+    assert on_cpu.nvme_gib > 0
+    assert on_cpu.margin_gib < on_cpu.total_gib

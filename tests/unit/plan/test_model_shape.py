@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
 from warpbeam.plan.flops import flops_per_token, flops_per_token_6n, matrix_flops_per_token
+from warpbeam.plan.given_shape import given_shape
 from warpbeam.plan.model_shape import (
     FAMILIES,
-    given_shape,
     model_shape,
 )
 
@@ -180,9 +180,36 @@ def test_tying_embeddings_saves_their_parameters_and_no_work(layers: int) -> Non
         ({"model_type": "llama", **SMALL, "num_hidden_layers": 0}, "num_hidden_layers must be a whole number"),
         ({"model_type": "llama", **SMALL, "hidden_size": 66}, "multiple of num_attention_heads"),
         ({"model_type": "qwen2", **SMALL, "num_key_value_heads": 3}, "divisor of num_attention_heads"),
+        ({"model_type": "llama", **SMALL, "num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000"),
+        ({"model_type": "llama", **SMALL, "tie_word_embeddings": "false"}, "must be true or false, it is 'false'"),
+        ({"model_type": "qwen3_moe", **SMALL, "mlp_only_layers": 5}, "mlp_only_layers must be a list"),
+        ({"model_type": "qwen3_moe", **SMALL, "mlp_only_layers": [[1]]}, "mlp_only_layers must be a list"),
+        ({"model_type": "qwen3_moe", **SMALL, "decoder_sparse_step": "x"}, "decoder_sparse_step must be a whole"),
+        ({"model_type": "deepseek_v3", **SMALL, "first_k_dense_replace": "x"}, "first_k_dense_replace must be"),
+        ({"model_type": "deepseek_v3", **SMALL, "n_shared_experts": "2"}, "n_shared_experts must be"),
+        ({"model_type": "mixtral", **SMALL, "num_experts_per_tok": 9}, "at most the 8 experts, it is 9"),
     ],
 )
 def test_impossible_shapes(config: dict[str, Any], wrong: str) -> None:
     with pytest.raises(UserError, match=wrong) as caught:
         model_shape(config)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"layers": float("inf")}, "layers must be a whole number from 1 to 10,000, it is inf"),
+        ({"layers": float("nan")}, "it is nan"),
+        ({"layers": 2.7}, "it is 2.7"),
+        ({"layers": 1e9}, "it is 1000000000"),
+        ({"gated": 7}, "gated must be 0 or 1"),
+        ({"params": -5}, "params must be a whole number, 1 or more"),
+        ({"experts": 4, "experts_per_token": 8}, "experts_per_token is 8, there are 4"),
+    ],
+)
+def test_numbers_that_are_no_sizes(changes: dict[str, float], wrong: str) -> None:
+    numbers = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 100} | changes
+    with pytest.raises(UserError, match=wrong) as caught:
+        given_shape(numbers)
     assert caught.value.fix

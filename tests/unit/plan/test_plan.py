@@ -150,7 +150,7 @@ def test_a_micro_batch_is_chosen_to_fit() -> None:
     assert roomy.memory.fits
     one = make_plan(loaded, there, world_size=1, model_config=big)
     assert one.micro_batch == 1
-    assert "may run out of memory" in one.warnings[0]
+    assert "will run out of memory" in one.warnings[0]
 
 
 def test_what_is_not_known_is_said() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.benchmarks.planner_accuracy import COLUMNS, left_out, main, report
-from tests.benchmarks.planner_scores import Scored, score_row, states_only
-from tests.benchmarks.published import DATA, Reading, read_row, read_rows
+from tests.benchmarks.planner_scores import Scored, coverage, score_row, states_only
+from tests.benchmarks.published import DATA, WORDS, Reading, read_row, read_rows
 from tests.benchmarks.published_shapes import Sizes, build_shape, published_sizes
 
 with DATA.open(newline="", encoding="utf-8") as _file:
@@ -57,7 +58,7 @@ def test_a_row_says_what_is_missing() -> None:
     assert "params_B" in found.missing
     assert score_row(found).skipped_because == found.missing
     alone = score_row(row(params_B="7", gpu=""))
-    assert alone.skipped_because == ""
+    assert alone.skipped_because == "fits, speed: the accelerator"
     assert (alone.peak_gib is None, alone.fits, alone.units) == (False, None, None), "memory needs no accelerator"
 
 
@@ -128,7 +129,9 @@ def test_accuracy_on_the_known_rows(scored: list[Scored]) -> None:
     assert found["memory"]["loso_mape"] < 0.22
     assert found["fit"]["oom_recall"] > 0.84
     assert found["fit"]["fit_recall"] > 0.925
+    assert found["fit"]["oom_among_called_fitting"] < 0.05
     assert found["fit"]["oom_among_promised"] < 0.05
+    assert found["fit"]["n_promised"] < found["fit"]["n_fit"], "the promise is the wider of the two"
     assert found["speed"]["median_error"] < 0.10
 
 
@@ -153,3 +156,62 @@ def test_a_file_without_measurements_prints_too(tmp_path: Path, capsys: pytest.C
     empty.write_text(",".join(HEADER) + "\n", encoding="utf-8")
     main([str(empty)])
     assert "coverage  0 of 0 rows" in capsys.readouterr().out
+
+
+def test_no_prediction_is_blank_without_a_reason(scored: list[Scored]) -> None:
+    for one in scored:
+        blank = one.peak_gib is None or one.fits is None or one.units is None
+        assert bool(one.skipped_because) == blank, one.reading.id
+
+
+def test_what_was_measured_and_not_predicted_is_not_covered() -> None:
+    stated = {"params_B": "7", "gpu": "", "measured_step_s": "3"}
+    assert not score_row(row(**stated)).covered
+    assert score_row(row(**stated | {"gpu": "H100"})).covered
+    assert score_row(row(**stated | {"measured_step_s": "", "measured_peak_mem_GiB": "40"})).covered
+    assert coverage([score_row(row(**stated))])["share"] == 0
+
+
+@pytest.mark.parametrize("how", [str.upper, str.lower])
+def test_capitals_change_nothing(how: Callable[[str], str], scored: list[Scored]) -> None:
+    with DATA.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for before, stated in zip(scored, rows, strict=True):
+        names = (*WORDS, "gpu", "model", *(["interconnect_if_known"] if how is str.lower else []))
+        after = score_row(read_row(stated | {name: how(stated[name]) for name in names}))
+        assert (after.peak_gib, after.fits, after.units) == (before.peak_gib, before.fits, before.units), stated["id"]
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (None, "cannot be read"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        (b"", "lacks the columns id, model"),
+        (b"id,model\n1,a\n", "lacks the columns hidden, layers"),
+        (",".join(name for name in HEADER if name != "gpu").encode(), "lacks the column gpu"),
+    ],
+)
+def test_a_file_that_cannot_be_scored_is_told(
+    content: bytes | None, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SystemExit) as caught:
+        main([str(path)])
+    assert caught.value.code == 2
+    assert wrong in capsys.readouterr().err
+
+
+def test_measurements_may_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows to predict whose outcome somebody else keeps."""
+    kept = [name for name in HEADER if not name.startswith("measured") and name not in ("fits", "source_url")]
+    with DATA.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))[:20]
+    with (tmp_path / "rows.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, kept, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    main([str(tmp_path / "rows.csv")])
+    assert "20 of 20 rows" in capsys.readouterr().out

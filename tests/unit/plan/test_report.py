@@ -90,6 +90,22 @@ def test_the_printed_plan(name: str) -> None:
     assert rendered(name) == (GOLDEN / name).read_text(encoding="utf-8")
 
 
+def test_why_what_is_a_little_faster_was_not_chosen() -> None:
+    close = replace(ANSWER, alternatives=(replace(ZERO2, step_s=8.45),))
+    lines = dict(answer_lines(close, steps=None, why="the fastest that fits", open_choice=True))
+    assert lines["chosen"].endswith("the fastest that fits; of those within 2% of it, what needs least memory")
+    lines = dict(answer_lines(ANSWER, steps=None, why="the fastest that fits", open_choice=True))
+    assert lines["chosen"].endswith("the fastest that fits")
+
+
+def test_small_numbers_are_no_nought() -> None:
+    slow = replace(CHOSEN, step_s=1e7, mfu_6n=2e-5, mfu_full=3e-5, price=1e-9)
+    lines = dict(answer_lines(replace(ANSWER, chosen=slow), steps=1, why="", open_choice=False))
+    assert lines["speed"].startswith("0.1 tokens/s (0.0066 each); MFU 0.002% by 6N, 0.003%")
+    assert "1 step," in lines["to the end"]
+    assert "cost 4.4e-05" in lines["to the end"]
+
+
 def test_json_has_the_stable_keys() -> None:
     found = json.loads(json.dumps(answer_json(ANSWER, steps=1000)))
     assert found["fits"] is True

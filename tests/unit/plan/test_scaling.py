@@ -37,7 +37,7 @@ def test_padding_is_named() -> None:
 
 
 def test_the_base_is_the_smallest_that_fits() -> None:
-    found = {2: at(9.0, fits=False), 4: at(4.0), 8: at(2.0)}
+    found = {2: replace(at(9.0, fits=False), likely=False), 4: at(4.0), 8: at(2.0)}
     rows = scaling([2, 4, 8, 3], 1000, found.get)
     assert [row.efficiency for row in rows] == [None, None, 1.0, 1.0]
     assert [row.limit for row in rows] == ["does not fit", "no legal layout of this batch", "-", "-"]
@@ -63,3 +63,18 @@ def test_table_and_plot() -> None:
     assert plot[0] == "1 |" + 40 * "#" + "| 100%"
     assert plot[1] == "2 |" + 32 * "#" + 8 * "." + "| 80%"
     assert plot[2] == "3 |"
+
+
+def test_more_than_linear_is_explained() -> None:
+    """One accelerator had to recompute; two have the memory not to."""
+    short = replace(at(4.0, recompute=1.0), checkpointing="full")
+    rows = scaling([1, 2], 1000, {1: short, 2: replace(at(1.55, overhead=0.05), checkpointing="none")}.get)
+    assert rows[1].efficiency is not None
+    assert rows[1].efficiency > 1
+    assert rows[1].limit == "more than linear: less recomputing (25%), as there is more memory than at 1"
+
+
+def test_the_micro_batch_is_called_so() -> None:
+    lines = table(scaling([1], 1000, {1: at(2.0)}.get))
+    assert "zero" in lines[1]
+    assert f"micro-batch {ONE.micro_batch}" in lines[1]
