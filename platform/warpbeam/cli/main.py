@@ -8,6 +8,7 @@ import typer
 
 from warpbeam.cli import (
     calibrate,
+    certify,
     chat,
     checkpoints,
     data,
@@ -50,6 +51,7 @@ app.command("stop", rich_help_panel=TRAIN)(stop.stop)
 
 app.command("plan", rich_help_panel=LOOK)(plan.plan)
 app.command("calibrate", rich_help_panel=LOOK)(calibrate.calibrate)
+app.command("certify", rich_help_panel=LOOK)(certify.certify)
 app.command("init", rich_help_panel=LOOK)(init.init)
 app.add_typer(data.app, name="data", rich_help_panel=LOOK)
 app.command("version", rich_help_panel=LOOK)(version.version)
