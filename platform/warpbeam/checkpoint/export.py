@@ -7,6 +7,7 @@ is created first (whoever creates it owns the version) and `export.json` last (a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -24,7 +25,7 @@ from warpbeam.checkpoint.restore import CheckpointReader, find_commit, read_mani
 from warpbeam.checkpoint.retention import best_commit
 from warpbeam.checkpoint.safetensors_file import TensorSpec, bytes_of, torch_dtype, write_safetensors
 from warpbeam.checkpoint.schema import WRITER
-from warpbeam.errors import UserError
+from warpbeam.errors import UserError, WarpbeamError
 from warpbeam.storage import layout
 from warpbeam.storage.store import ObjectMissing
 
@@ -94,7 +95,18 @@ def export_model(
     with tempfile.TemporaryDirectory(prefix="warpbeam-export-", dir=tmp) as folder:
         reader = CheckpointReader(store, manifest, cache_dir=Path(folder), whole_file_bytes=0)
         job = _Export(store, reader, layout.model_prefix(team, name, version), Path(folder), precision, max_file_bytes)
-        return job.carry_out(name, version, layout.run_model_prefix(team, run), on_file)
+        try:
+            return job.carry_out(name, version, layout.run_model_prefix(team, run), on_file)
+        except BaseException:
+            _give_up(store, layout.model_prefix(team, name, version))
+            raise
+
+
+def _give_up(store: ObjectStore, prefix: str) -> None:
+    """Remove what a broken export left; without a seal it is no model, and what stays is only litter."""
+    with contextlib.suppress(WarpbeamError):
+        for info in list(store.list(f"{prefix}/")):
+            store.delete(info.key)
 
 
 def _lineage(manifest: Manifest, commit: Entry, precision: Precision) -> dict[str, Any]:

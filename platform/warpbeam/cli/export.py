@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from warpbeam.cli.options import Json, Pool, RunName, Store, Team, open_runs
+from warpbeam.cli.options import Json, Pool, RunName, Store, Team, open_runs, place_options
 from warpbeam.cli.output import note, print_json, say, size, warn
 
 
@@ -44,4 +44,4 @@ def export(
         warn(warning)
     say(f"{model.name} version {model.version} from step {model.step}: {size(model.size)}")
     say(f"  {model.uri}")
-    say(f"  $ warpbeam deploy {model.name}")
+    say(f"  $ warpbeam deploy {model.name}{place_options(pool, store)}")

@@ -205,6 +205,8 @@ def _quoted(text: str) -> str:
 
 
 def _show(report: DataReport) -> None:
+    from warpbeam.data.prepare import MAX_SKIPPED_SHARE
+
     count = len(report.expansion.files)
     files = "1 file" if count == 1 else f"{count} files"
     say(f"{report.path}: {files}, {report.records:,} records looked at, format {report.format}")
@@ -220,4 +222,8 @@ def _show(report: DataReport) -> None:
     for place in report.bad_places:
         warn(place)
     if report.bad:
-        warn("bad records end a run: mend them, or write `on_bad_record: skip` under data: (at most 5% may be skipped)")
+        count = sum(report.bad.values())
+        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(report.bad.items()))
+        warn(f"{count} of {report.records:,} records looked at are bad ({reasons}), and a bad record ends a run")
+        few = count <= MAX_SKIPPED_SHARE * report.records
+        warn("mend them" + (", or write `on_bad_record: skip` under data:" if few else ": too many to be skipped"))

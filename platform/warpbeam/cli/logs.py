@@ -27,11 +27,11 @@ def logs(
     from warpbeam.record.view import find_run
 
     view = find_run(open_runs(pool, store), run, team)
-    speaking = ""
-    for who, data in follow_logs(view, rank=rank, follow=follow, on_trouble=warn):
-        if rank is None and who != speaking:
-            speaking = who
-            sys.stdout.write(f"--- {who}\n")
+    speaking = ("", "")
+    for piece in follow_logs(view, rank=rank, follow=follow, on_trouble=warn):
+        if (piece.attempt, piece.who) != speaking:
+            speaking = (piece.attempt, piece.who)
+            sys.stdout.write(f"--- {piece.who}, attempt {piece.attempt}\n")
             sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.write(piece.data)
         sys.stdout.buffer.flush()

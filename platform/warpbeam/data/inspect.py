@@ -105,6 +105,7 @@ def inspect_data(
             reason="no_records",
         )
     format_name, others, fields = guess_format([value for value, _ in values])
+    records = len(values) + sum(bad.values())  # misfits are among the values
     lengths, misfits = _measure(values, format_name, fields, tokenizer)
     bad.update(place.reason for place in misfits)
     described += tuple(describe_places(misfits[: KEPT_PLACES - len(described)], config))
@@ -114,7 +115,7 @@ def inspect_data(
         path=path,
         expansion=expansion,
         bytes=sum(file.size for file in expansion.files),
-        records=len(values) + sum(bad.values()),
+        records=records,
         bad=dict(bad),
         bad_places=described,
         format=format_name,

@@ -172,7 +172,9 @@ class Attempt:
         if not beats or self._stalled is not None:
             return
         quiet_s = self._quiet_s()
-        where = ", ".join(f"{beat['role']} at step {beat['step']} in {beat['phase']}" for beat in beats[:RANKS_NAMED])
+        here = read_steps(self.log_dir)  # newer than a heartbeat, where the rank is on this machine
+        steps = {beat["role"]: max(int(beat["step"]), here.get(beat["role"], 0)) for beat in beats}
+        where = ", ".join(f"{who} at step {step}" for who, step in list(steps.items())[:RANKS_NAMED])
         more = f" and {len(beats) - RANKS_NAMED} more" if len(beats) > RANKS_NAMED else ""
         what = f"no rank has made progress for {quiet_s:.0f} s ({where}{more})"
         self._stalled = Ending(Cause.STALLED, what, Cause.STALLED)

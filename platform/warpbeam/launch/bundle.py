@@ -72,7 +72,7 @@ class Contents:
 
     def largest_folders(self, count: int = 5) -> list[tuple[str, int, int]]:
         """(folder, bytes, files) at most two levels deep, largest first; a folder that is nearly all of its parent
-        stands for it.
+        stands for it. Large files of the root itself stand beside the folders.
         """
         size: Counter[str] = Counter()
         number: Counter[str] = Counter()
@@ -83,6 +83,9 @@ class Contents:
                 size[folder] += file.size
                 number[folder] += 1
         parents = {name for name in size for child in size if _is_child(child, name) and size[child] > 0.9 * size[name]}
+        for file in self.files:
+            if "/" not in file.name and file.size > 0.1 * size["."]:
+                size[file.name], number[file.name] = file.size, 1
         names = [name for name in size if name != "." and name not in parents] or ["."]
         return [(name, size[name], number[name]) for name in sorted(names, key=lambda n: (-size[n], n))[:count]]
 
@@ -224,7 +227,7 @@ def _too_large(contents: Contents, limit_bytes: int) -> UserError:
     folders = ", ".join(f"{name} ({_mb(size)}, {files} files)" for name, size, files in contents.largest_folders())
     return UserError(
         f"the working folder {contents.root} is too large to send: {_mb(contents.total_bytes)} in "
-        f"{len(contents.files):,} files; the limit is {_mb(limit_bytes)} packed",
+        f"{len(contents.files):,} files; the limit is {_mb(limit_bytes)} packed, and ten times that unpacked",
         why=f"largest: {folders}",
         fix="name what the job does not need in .rayignore (same syntax as .gitignore); put data into s3:// instead",
         reason="bundle_too_large",

@@ -263,7 +263,8 @@ class Driver:
         return decide(self.failures)
 
     def _pause(self, ending: Ending, verdict: Retry) -> None:
-        self.reporter.warn(f"{ending.what}; trying again in {verdict.after_s:.0f} s from the newest checkpoint")
+        where = "from the newest checkpoint" if self.opened.view.log.newest_commit() else "from the beginning"
+        self.reporter.warn(f"{ending.what}; trying again in {verdict.after_s:.0f} s {where}")
         deadline = time.monotonic() + verdict.after_s
         while time.monotonic() < deadline and not self.interrupts.requested:
             time.sleep(TICK_S)
@@ -308,4 +309,6 @@ class Driver:
         return {**ray, **first}
 
     def _on_first_signal(self) -> None:
-        self.reporter.warn("stopping after the current step, with a checkpoint; once more ends it at once")
+        trains = self.attempt is not None and self.attempt.watch.first_step_at is not None
+        how = "after the current step, with a checkpoint" if trains else "before the first step"
+        self.reporter.warn(f"stopping {how}; once more ends it at once")

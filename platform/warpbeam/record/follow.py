@@ -13,7 +13,7 @@ from typing import TypeVar
 from warpbeam.errors import InfraError, UnknownFate
 from warpbeam.record.states import RunState
 from warpbeam.record.stream import StreamReader
-from warpbeam.record.view import RunView
+from warpbeam.record.view import LogPiece, RunView
 
 POLL_S = 1.0
 GIVE_UP_S = 600.0  # how long a store may be away
@@ -58,15 +58,15 @@ def follow_logs(
     on_trouble: Callable[[str], None] = lambda text: None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
-) -> Iterator[tuple[str, bytes]]:
-    """Log bytes as (process, bytes) from the run's beginning; with `follow`, until it has ended."""
+) -> Iterator[LogPiece]:
+    """What the processes printed, from the run's beginning; with `follow`, until it has ended."""
     patience = Patience(on_trouble, sleep, now)
     readers: dict[str, StreamReader] = {}
     while True:
         ended = patience.ask(view.state)[0].ended  # asked first: what was written before the end is read after it
-        for who, data in patience.ask(lambda: view.logs(readers)):
-            if rank is None or who == f"rank-{rank}":
-                yield who, data
+        for piece in patience.ask(lambda: view.logs(readers)):
+            if rank is None or piece.who == f"rank-{rank}":
+                yield piece
         if ended or not follow:
             return
         sleep(POLL_S)

@@ -9,7 +9,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpbeam.checkpoint.log import RunLog, live_commits, newest_claim, newest_state
 from warpbeam.errors import UserError
@@ -55,6 +55,14 @@ class RunStatus:
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
+
+
+class LogPiece(NamedTuple):
+    """Bytes that one process of one attempt printed."""
+
+    attempt: str
+    who: str
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -180,13 +188,13 @@ class RunView:
                 return str(go["spec"]["data"][f"{split}_prefix"])
         return None
 
-    def logs(self, readers: dict[str, StreamReader]) -> list[tuple[str, bytes]]:
-        """New log bytes as (process, bytes), over all attempts; `readers` keeps the places between calls."""
+    def logs(self, readers: dict[str, StreamReader]) -> list[LogPiece]:
+        """What is new in the logs of all attempts; `readers` keeps the places between calls."""
         fresh = []
         for attempt in self.attempts():
             prefix = keys.streams(self.team, self.run, attempt, "logs")
             reader = readers.setdefault(attempt, StreamReader(self.store, prefix))
-            fresh += list(reader.read().items())
+            fresh += [LogPiece(attempt, who, data) for who, data in reader.read().items()]
         return fresh
 
     def _json(self, key: str) -> dict[str, Any] | None:

@@ -96,5 +96,5 @@ def _free_space(path: Path) -> str:
         if folder.is_dir():
             usage = shutil.disk_usage(folder)
             left, total = usage.free / 2**20, usage.total / 2**20
-            return f"{left:.0f} MiB free of {total:.0f} MiB without what could not be written"
+            return f"{left:.0f} MiB of {total:.0f} MiB are free now that the unfinished file is gone"
     return "free space unknown"

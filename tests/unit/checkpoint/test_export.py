@@ -19,7 +19,7 @@ from warpbeam.checkpoint.log import Claim, RunLog
 from warpbeam.checkpoint.manifest import CheckpointBroken
 from warpbeam.checkpoint.save import TrainState
 from warpbeam.data.tokenizer import end_of_turn_id, save_tokenizer, train_tokenizer
-from warpbeam.errors import UserError
+from warpbeam.errors import InfraError, UserError
 from warpbeam.storage import layout
 
 SIZES: dict[str, Any] = {
@@ -272,6 +272,22 @@ def test_versions_count_up_are_immutable_and_equal_exports_are_one(tmp_path: Pat
     assert all(store.objects[key] == before[key] for key in before if "/index/" not in key)
 
 
+def test_a_broken_export_leaves_nothing(tmp_path: Path) -> None:
+    store = MemoryStore()
+    run_with(store, tmp_path, build(CONFIGS["qwen2-tied"]))
+
+    def full(operation: str, key: str) -> None:
+        if key.endswith(".safetensors"):
+            raise InfraError("disk full", reason="disk_full")
+
+    store.before = full
+    with pytest.raises(InfraError, match="disk full"):
+        export_model(store, "team", "run", tmp=tmp_path)
+    store.before = lambda operation, key: None
+    assert [key for key in store.objects if "/models/" in key] == []
+    assert export_model(store, "team", "run", tmp=tmp_path).version == "1"
+
+
 def test_an_unfinished_version_is_passed_over(tmp_path: Path) -> None:
     store = MemoryStore()
     run_with(store, tmp_path, build(CONFIGS["qwen2-tied"]))
@@ -279,6 +295,8 @@ def test_an_unfinished_version_is_passed_over(tmp_path: Path) -> None:
     def crash(operation: str, key: str) -> None:
         if key.endswith("export.json"):
             raise KeyboardInterrupt
+        if operation == "delete":  # a process that is gone tidies nothing
+            raise InfraError("gone")
 
     store.before = crash
     with pytest.raises(KeyboardInterrupt):

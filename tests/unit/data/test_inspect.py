@@ -123,3 +123,9 @@ def test_seq_len_holds_nearly_all() -> None:
     assert proposed_seq_len([1000] * 20, "text") == 512
     assert proposed_seq_len([1000] * 100, "text") == 1024
     assert proposed_seq_len([1000] * 2000, "text") == 2048
+
+
+def test_a_record_counts_once_whatever_is_wrong_with_it(tmp_path: Path) -> None:
+    rows: list[Any] = [{"prompt": "a", "completion": "b"}] * 8 + [{"prompt": "a"}] + ["{"]
+    report = inspect_data(str(write(tmp_path / "d.jsonl", rows)), tmp_path, None)
+    assert (report.records, sum(report.bad.values())) == (10, 2)

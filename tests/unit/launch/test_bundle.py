@@ -134,3 +134,11 @@ def test_forty_thousand_small_files_are_listed_quickly(tmp_path: Path) -> None:
         (),
     ).largest_folders()
     assert len(folders) == 5
+
+
+def test_a_large_file_of_the_root_is_named(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/job.yaml").write_text("x" * 100)
+    (tmp_path / "junk.bin").write_bytes(b"0" * 5000)
+    (tmp_path / "small.py").write_text("1")
+    assert read_folder(tmp_path).largest_folders() == [("junk.bin", 5000, 1), ("jobs", 100, 1)]

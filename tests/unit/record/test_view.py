@@ -108,7 +108,7 @@ def test_following_reads_to_the_last_line_after_the_end(store: LocalStore) -> No
             claim.state("done")
 
     found = list(follow_logs(RunView(store, "support", "sft"), rank=0, sleep=pause))
-    assert found == [("rank-0", b"one\n"), ("rank-0", b"last words")]
+    assert found == [("0001-aa", "rank-0", b"one\n"), ("0001-aa", "rank-0", b"last words")]
 
 
 class Flaky:
@@ -149,7 +149,7 @@ def test_following_survives_a_store_that_is_away(store: LocalStore) -> None:
 
     view = RunView(flaky, "support", "sft")  # type: ignore[arg-type]
     found = list(follow_logs(view, sleep=pause, on_trouble=troubles.append))
-    assert [data for _, data in found] == [b"one\n", b"two\n"]
+    assert [piece.data for piece in found] == [b"one\n", b"two\n"]
     assert len(troubles) == 1
 
 

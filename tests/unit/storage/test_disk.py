@@ -17,7 +17,7 @@ def test_a_full_disk_is_named() -> None:
     with pytest.raises(InfraError, match="disk full: /dev/full") as caught, disk_errors(path):
         path.write_bytes(b"x")
     assert caught.value.reason == "disk_full"
-    assert "MiB free" in caught.value.why
+    assert "are free now" in caught.value.why
     assert pickle.loads(pickle.dumps(caught.value)).reason == "disk_full"
 
 
