@@ -47,7 +47,7 @@ def read_shape(model: str) -> ModelShape:
     path = _config_path(model)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is no config.json that can be read", why=str(error), fix=_INLINE, reason="bad_model"
         ) from error

@@ -18,6 +18,7 @@ from warpbeam.plan.machine import machine_of
 from warpbeam.plan.model_shape import is_known, model_shape
 from warpbeam.plan.plan import Plan, plan_setup
 from warpbeam.plan.setup import Setup
+from warpbeam.record.states import RunState
 from warpbeam.storage.layout import run_model_prefix
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ def calibrate(view: RunView, pool: Pool) -> Calibrated:
     Raises:
         UserError: the run is of another pool, too short, or of a model that the planner cannot count.
     """
+    state, _ = view.state()
+    if view.attempts() and state is not RunState.DONE:
+        raise UserError(
+            f"run {view.run} is not finished: it is {state}",
+            why="its speed and memory may still be those of the start",
+            fix=f"calibrate when it is done (`warpbeam wait {view.run}`), or with a finished run",
+            reason="not_finished",
+        )
     attempt, facts = _newest(view)
     if facts["pool"] != pool.name:
         raise UserError(

@@ -25,7 +25,7 @@ def read_correction(pool: str | None, accelerator: str) -> Correction | None:
         found = Correction.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, UserError) as error:
+    except (OSError, ValueError, RecursionError, UserError) as error:
         raise UserError(
             f"the calibration {path} cannot be read",
             why=error.what if isinstance(error, UserError) else str(error),

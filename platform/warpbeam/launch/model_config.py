@@ -40,7 +40,7 @@ def read_model_config(job: Job, root: Path, config: StorageConfig) -> dict[str, 
             fix="`model.path` names a folder in Hugging Face layout: config.json, safetensors, tokenizer",
             reason="missing_model",
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{job.model.path}/config.json is not JSON", why=str(error), reason="bad_model") from error
     return found
 
@@ -52,6 +52,6 @@ def _entries(path: Path) -> int | None:
         vocabulary = content["model"]["vocab"]  # a table of ids, or (unigram) a list in their order
         ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
         last: int = max([*ids, *(token["id"] for token in content.get("added_tokens", []))])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None  # preparation loads it with all care, and says what is wrong
     return last + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 # Tokens in one micro-batch beyond which a rank gains nothing more: its matrices are large enough.
-ENOUGH_TOKENS: Final = {"cpu": 4096, "gpu": 16_384}
+ENOUGH_TOKENS: Final = {"cpu": 4096, "gpu": 65_536}
 
 
 def divisors(n: int) -> list[int]:

@@ -67,16 +67,23 @@ class Correction:
         return cls(**known | {"runs": tuple(value["runs"])})
 
 
-NUMBERS: Final = ("memory_factor", "memory_offset_gib", "time_factor", "data_wait_s")
+PLAUSIBLE: Final = {  # what a correction may be: beyond it the file is not one that `calibrate` wrote
+    "memory_factor": LIMITS,
+    "memory_offset_gib": (-1024.0, 1024.0),
+    "time_factor": LIMITS,
+    "data_wait_s": (0.0, 86_400.0),
+}
 
 
 def _is_good(name: str, value: object) -> bool:
     if name == "runs":
         return isinstance(value, list) and all(isinstance(run, str) for run in value)
-    if name not in NUMBERS:
+    if name not in PLAUSIBLE:
         return isinstance(value, str)
-    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return finite and (not name.endswith("factor") or value > 0)  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return False
+    least, most = PLAUSIBLE[name]
+    return least <= value <= most
 
 
 def _unreadable(what: str) -> UserError:

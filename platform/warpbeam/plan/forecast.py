@@ -208,9 +208,11 @@ def memory_of(setup: Setup, machine: Machine) -> MemorySum:
 
 
 def strategy_words(setup: Setup) -> str:
-    """`zero3`, `fsdp tp2`, `distributed_optimizer tp8 pp16`: what a person calls this layout."""
+    """`zero3`, `fsdp tp2`, `distributed_optimizer tp8 pp16 interleaved x2`: what a person calls this layout."""
     layout = setup.layout
     split = [f"{name}{getattr(layout, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    if layout.virtual_stages > 1:
+        split.append(f"interleaved x{layout.virtual_stages}")
     lora = setup.recipe.lora
     adapters = [] if lora is None else ["LoRA" if lora.base_bits == 16 else f"QLoRA-{lora.base_bits}bit"]
     return " ".join([layout.sharding, *split, *adapters])
@@ -237,7 +239,7 @@ def _corrected_memory(needed: MemorySum, correction: Correction | None) -> tuple
     for name in parts:
         parts[name] *= 1.0 if name in STATES else correction.memory_factor
     if correction.memory_offset_gib:
-        parts["calibration"] = correction.memory_offset_gib
+        parts["calibration"] = max(correction.memory_offset_gib, 0.01 - sum(parts.values()))
     total = sum(parts.values())
     return parts, CALIBRATED_MARGIN * total, needed.edge_gib / needed.total_gib * total
 

@@ -14,7 +14,7 @@ from warpbeam.plan.setup import Setup
 
 SAME: Final = 0.02
 """Two predictions this near say nothing about which is faster: the one that needs less memory is chosen."""
-LOOK_BACK: Final = 3  # micro-batches below the largest that fits whose time is worked out: pipelines like small ones
+LOOK_BACK: Final = 8  # micro-batches below the largest that fits whose time is worked out: pipelines like small ones
 
 
 @dataclass(frozen=True)

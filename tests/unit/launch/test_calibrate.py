@@ -13,6 +13,7 @@ from warpbeam.errors import UserError
 from warpbeam.launch.calibrate import calibrate
 from warpbeam.launch.calibration import path_of, read_correction
 from warpbeam.plan.plan import make_plan
+from warpbeam.record.states import RunState
 from warpbeam.record.view import RunView
 
 PEAK, STEP = "memory/max_rss(GiB)", "time_metrics/end_to_end(s)"
@@ -27,12 +28,16 @@ class FinishedRun:
     """A run's view with the rows it is given."""
 
     team, run, store = "default", "finished", NoStore()
+    at = RunState.DONE
 
     def __init__(self, rows: list[dict[str, Any]], *, on: str = "planned") -> None:
         self._rows = rows
         asked = job()
         plan = make_plan(asked, pool(), world_size=2)
         self._facts = {"pool": on, "job": asked.to_dict(), "plan": plan.to_dict()}
+
+    def state(self) -> tuple[RunState, str]:
+        return self.at, ""
 
     def attempts(self) -> list[str]:
         return ["one", "two"]
@@ -136,3 +141,27 @@ def test_a_broken_file_is_told(content: str) -> None:
     with pytest.raises(UserError, match="cannot be read") as caught:
         read_correction("planned", "cpu")
     assert "remove it" in caught.value.fix
+
+
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.STOPPED, RunState.FAILED, RunState.INTERRUPTED])
+def test_only_a_finished_run_teaches(state: RunState) -> None:
+    unfinished = FinishedRun(rows())
+    unfinished.at = state
+    with pytest.raises(UserError, match=f"is not finished: it is {state}"):
+        calibrate(cast(RunView, unfinished), pool())
+
+
+@pytest.mark.parametrize("change", [{"memory_offset_gib": -1e9}, {"data_wait_s": -5}, {"time_factor": 1e300}])
+def test_a_file_that_calibrate_cannot_have_written_is_refused(change: dict[str, float]) -> None:
+    calibrate(view(rows()), pool())
+    path = path_of("planned")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_correction("planned", pool().accelerator.kind)
+
+
+def test_a_file_nested_without_end_is_refused() -> None:
+    calibrate(view(rows()), pool())
+    path_of("planned").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_correction("planned", pool().accelerator.kind)

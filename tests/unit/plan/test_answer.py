@@ -106,7 +106,7 @@ def test_405b_on_16k_accelerators() -> None:
     space = replace(any_engine(126), tps=(8,), pps=(16,), cps=(1,))
     found = answer(question("16384xH100-SXM", shape, space, seq_len=8192, global_batch=2048))
     assert found.chosen.fits
-    assert found.chosen.strategy == "distributed_optimizer tp8 pp16"
+    assert found.chosen.strategy.startswith("distributed_optimizer tp8 pp16")
     assert found.chosen.mfu_6n == pytest.approx(0.41, rel=0.10)
 
 

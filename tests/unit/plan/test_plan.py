@@ -133,7 +133,7 @@ def test_a_range_takes_the_most_that_divides() -> None:
 
 def test_a_micro_batch_is_chosen_to_fit() -> None:
     long_rows = {"data__seq_len": 8192, "train__global_batch": 64}
-    assert make_plan(job(**long_rows), pool("H100-SXM", memory_gib=80)).micro_batch == 2, "16k tokens are enough"
+    assert make_plan(job(**long_rows), pool("H100-SXM", memory_gib=80)).micro_batch == 8, "65k tokens are enough"
     big = {
         "model_type": "llama",
         "vocab_size": 128256,
