@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -172,20 +173,26 @@ def _rows_of_step(dataset: Any, job: Any, step: int) -> Any:
 
 def marked_text(tokenizer: Any, batch: MicroBatch) -> str:
     """The row's text, example by example; what carries loss is between [[ and ]]."""
-    ids, labels, segments = batch["input_ids"][0], batch["labels"][0], batch["segment_ids"][0]
-    lines: list[str] = []
-    line, open_mark = "", False
-    for position, token in enumerate(ids.tolist()[: _end_of_examples(batch)]):
-        if position and segments[position] != segments[position - 1]:
-            lines.append(line + ("]]" if open_mark else ""))
-            line, open_mark = "", False
-        carries = labels[position] != -100
-        if carries != open_mark:
-            line += "[[" if carries else "]]"
-            open_mark = bool(carries)
-        line += tokenizer.decode([token], skip_special_tokens=False)
-    lines.append(line + ("]]" if open_mark else ""))
-    return "\n---\n".join(lines)
+    end = _end_of_examples(batch)
+    ids, labels, segments = (batch[name][0][:end].tolist() for name in ("input_ids", "labels", "segment_ids"))
+    examples: dict[int, list[tuple[int, bool]]] = {}
+    for token, label, segment in zip(ids, labels, segments, strict=True):
+        examples.setdefault(segment, []).append((token, label != -100))
+    return "\n---\n".join(_marked(tokenizer, example) for example in examples.values())
+
+
+def _marked(tokenizer: Any, tokens: list[tuple[int, bool]]) -> str:
+    """One example. A token alone may be half a character, or lose the space before it: so the text up to the end of
+    each stretch is decoded, and what the stretch adds to it is what it says.
+    """
+    text, shown, done = "", "", 0
+    for carries, stretch in groupby(tokens, key=lambda pair: pair[1]):
+        done += len(list(stretch))
+        ids = [token for token, _ in tokens[:done]]
+        before, text = text, tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        added = text[len(before) :]
+        shown += f"[[{added}]]" if carries else added
+    return shown
 
 
 def _end_of_examples(batch: MicroBatch) -> int:

@@ -181,9 +181,16 @@ def _turn(role: str, content: str) -> dict[str, str]:
 
 
 def _with_system(system: str | None, turns: list[Any]) -> list[Any]:
-    if system is None or (turns and turns[0] == _turn("system", system)):
+    if system is None or (turns and _says(turns[0], "system", system)):
         return turns
     return [_turn("system", system), *turns]
+
+
+def _says(turn: Any, role: str, content: str) -> bool:
+    """Whether a turn, in OpenAI's words or ShareGPT's, is this one."""
+    if not isinstance(turn, dict):
+        return False
+    return (turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))) == (role, content)
 
 
 def _tools(value: Any) -> list[Any] | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from warpbeam.data.chat import check_template, end_of_turn_id
 from warpbeam.data.files import read_text_file
-from warpbeam.data.tokenizer_files import local_folder
+from warpbeam.data.tokenizer_files import check_embedding, local_folder
 from warpbeam.data.tokenizer_training import PADDING, train_tokenizer
 from warpbeam.errors import UserError
 
@@ -143,14 +143,7 @@ def check_tokenizer(tokenizer: Any, *, chat: bool, embedding_rows: int | None = 
     Raises:
         UserError: with what to do.
     """
-    entries = vocabulary_size(tokenizer)
-    if embedding_rows is not None and entries > embedding_rows:
-        raise UserError(
-            f"the tokenizer has {entries} entries, the model's embedding only {embedding_rows} rows",
-            why="ids from the difference have no embedding",
-            fix=f"set vocab_size to {entries} or more in model.config, or use the model's own tokenizer",
-            reason="vocabulary_too_large",
-        )
+    check_embedding(vocabulary_size(tokenizer), embedding_rows)
     if chat:
         check_template(tokenizer)
 

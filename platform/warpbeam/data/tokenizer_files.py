@@ -120,3 +120,14 @@ def _from_hub(uri: str, revision: str, with_code: bool) -> Path:
             fix="check the network (HTTPS_PROXY, HF_ENDPOINT), or copy the model to s3:// or a local folder",
             reason="hub_unreachable",
         ) from error
+
+
+def check_embedding(entries: int, rows: int | None) -> None:
+    """Raise UserError for a tokenizer with more entries than the model's embedding has rows (None: not known)."""
+    if rows is not None and entries > rows:
+        raise UserError(
+            f"the tokenizer has {entries} entries, the model's embedding only {rows} rows",
+            why="ids from the difference have no embedding",
+            fix=f"set vocab_size to {entries} or more in model.config, or use the model's own tokenizer",
+            reason="vocabulary_too_large",
+        )

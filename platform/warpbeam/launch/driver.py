@@ -35,6 +35,7 @@ from warpbeam.record.phases import Phase, PhaseClock, place_ranks, set_apart
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
 from warpbeam.record.writer import RecordWriter
+from warpbeam.storage.patience import patiently
 from warpbeam.train import ops
 from warpbeam.versions import installed_versions
 
@@ -123,7 +124,7 @@ class Driver:
     def _attempts(self) -> Fate:
         preparation: BackgroundPreparation | None = None
         while True:
-            claim = self._claim()
+            claim = patiently(self._claim, on_trouble=lambda error: self.reporter.warn(f"{error.what}; trying again"))
             if self.session.failed:
                 self.session.close()
                 self.session = self._start_ray()

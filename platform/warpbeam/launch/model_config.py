@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpbeam.data.tokenizer_files import check_embedding, local_folder
 from warpbeam.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,14 +23,13 @@ def read_model_config(job: Job, root: Path, config: StorageConfig) -> dict[str, 
     """
     if job.code.model is not None:
         return None
-    from warpbeam.data.tokenizer_files import local_folder
-
     if job.model.path is None:
         given, tokenizer = job.model.config, job.model.tokenizer
-        if given is None or "vocab_size" in given or not isinstance(tokenizer, str):
-            return None
+        if given is None or not isinstance(tokenizer, str) or ("vocab_size" in given and "://" in tokenizer):
+            return None  # nothing is fetched only to be compared: preparation does that
         entries = _entries(local_folder(tokenizer, root, config) / "tokenizer.json")
-        return given | {"vocab_size": entries} if entries else None
+        check_embedding(entries or 0, given.get("vocab_size"))
+        return given | {"vocab_size": entries} if entries and "vocab_size" not in given else None
     folder = local_folder(job.model.path, root, config, revision=job.model.revision)
     path = folder / "config.json"
     try:
@@ -42,7 +42,17 @@ def read_model_config(job: Job, root: Path, config: StorageConfig) -> dict[str, 
         ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{job.model.path}/config.json is not JSON", why=str(error), reason="bad_model") from error
+    _check_tokenizer(job, root, config, folder, found)
     return found
+
+
+def _check_tokenizer(job: Job, root: Path, config: StorageConfig, folder: Path, model: dict[str, Any]) -> None:
+    """Whether the embedding has a row for each entry, where both numbers are at hand."""
+    given, rows = job.model.tokenizer, model.get("vocab_size")
+    own = isinstance(given, str)
+    if isinstance(rows, int) and not (own and "://" in str(given)):
+        tokens = local_folder(str(given), root, config) if own else folder
+        check_embedding(_entries(tokens / "tokenizer.json") or 0, rows)
 
 
 def _entries(path: Path) -> int | None:

@@ -31,6 +31,11 @@ SYSTEM = {"role": "system", "content": "s"}
         ("messages", {"messages": [USER, ASSISTANT], "system": "s"}, Conversation([SYSTEM, USER, ASSISTANT])),
         ("messages", {"messages": [SYSTEM, USER], "system": "s"}, Conversation([SYSTEM, USER])),
         ("messages", {"messages": [USER], "system": None, "tools": None}, Conversation([USER])),
+        (
+            "sharegpt",
+            {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}], "system": "s"},
+            Conversation([{"from": "system", "value": "s"}, {"from": "human", "value": "q"}]),
+        ),
         ("messages", {"messages": [USER], "tools": [{"name": "f"}]}, Conversation([USER], [{"name": "f"}])),
         ("messages", {"messages": [USER], "tools": '[{"name": "f"}]'}, Conversation([USER], [{"name": "f"}])),
         ("messages", {"messages": '[{"role": "user", "content": "q"}]'}, Conversation([USER])),

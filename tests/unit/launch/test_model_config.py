@@ -37,10 +37,20 @@ def test_the_tokenizers_entries_size_the_embedding(tmp_path: Path, content: dict
     assert default - small == 64 * (151_936 - entries) * 2
 
 
+def test_a_tokenizer_larger_than_the_embedding_is_refused_by_the_plan(tmp_path: Path) -> None:
+    store = StorageConfig(uri="file:///nowhere", kind="local")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text(json.dumps({"model_type": "qwen2", "vocab_size": 301}))
+    (tmp_path / "m/tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}, "added_tokens": ADDED}))
+    for model in ({"path": "m"}, {"config": {"model_type": "qwen2", "vocab_size": 301}, "tokenizer": "m"}):
+        with pytest.raises(UserError, match="the tokenizer has 302 entries, the model's embedding only 301 rows"):
+            read_model_config(job(model=model), tmp_path, store)
+
+
 def test_what_the_job_says_needs_no_file(tmp_path: Path) -> None:
     store = StorageConfig(uri="file:///nowhere", kind="local")
     assert read_model_config(job(), tmp_path, store) is None
-    said = {"config": {"model_type": "qwen2", "vocab_size": 500}, "tokenizer": "nowhere"}
+    said = {"config": {"model_type": "qwen2", "vocab_size": 500}, "tokenizer": "s3://bucket/nowhere"}
     assert read_model_config(job(model=said), tmp_path, store) is None
 
 
