@@ -11,7 +11,7 @@ from warpbeam.launch.calibration import read_correction
 from warpbeam.plan.answer import Answer, Question, answer, smallest
 from warpbeam.plan.deepspeed_config import deepspeed_config
 from warpbeam.plan.explain import explain_memory
-from warpbeam.plan.nearest import question
+from warpbeam.plan.nearest import OPEN, question
 from warpbeam.plan.report import Line, answer_json, answer_lines, described, difference, why_words
 from warpbeam.plan.scaling import Size, scaling
 from warpbeam.plan.setup import Setup
@@ -20,12 +20,13 @@ from warpbeam.plan.words import count_words, plural
 
 @dataclass(frozen=True, kw_only=True)
 class Passing:
-    """A question in passing and its answer."""
+    """A question in passing and its answer. `fixed`: the options left less than everything to choose."""
 
     question: Question
     setup: Setup
     answer: Answer
     steps: int | None
+    fixed: bool
 
 
 def ask(words: Words) -> Passing:
@@ -33,7 +34,8 @@ def ask(words: Words) -> Passing:
     found = _question(words)
     setup = found.best_setup()
     assert setup is not None  # a legal layout was found when the question was checked
-    return Passing(question=found, setup=setup, answer=answer(found, setup), steps=steps_of(words))
+    fixed = any(words.layout.get(name) is not None for name in OPEN)
+    return Passing(question=found, setup=setup, answer=answer(found, setup), steps=steps_of(words), fixed=fixed)
 
 
 def _question(words: Words, *, sized: bool = True) -> Question:
@@ -64,7 +66,8 @@ def ask_lines(passing: Passing) -> list[Line]:
             f"x micro-batch {now.micro_batch} x {now.accumulation}; {tokens:,} tokens a step",
         ),
     ]
-    why = f"of {passing.answer.considered:,} setups {why_words(fits=now.fits, likely=now.likely)}"
+    left = "of those that the options leave, " if passing.fixed else ""
+    why = f"{left}of {passing.answer.considered:,} setups {why_words(fits=now.fits, likely=now.likely)}"
     return head + answer_lines(passing.answer, steps=passing.steps, why=why, open_choice=True)
 
 

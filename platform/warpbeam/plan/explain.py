@@ -37,7 +37,8 @@ STAGE_WORDS: Final = {
 
 def explain_memory(setup: Setup, machine: Machine, correction: Correction | None = None) -> list[str]:
     """Lines of text: the arithmetic of one rank, from parameters to the answer, then the ZeRO stages side by side."""
-    return [*_sum(setup, machine, correction), "", *_by_stage(setup, machine, correction)]
+    source = "factors with three decimals, and the margin, are fitted on published runs: docs/planner-accuracy.md"
+    return [*_sum(setup, machine, correction), "", *_by_stage(setup, machine, correction), "", source]
 
 
 def _fullest_is_last(setup: Setup, machine: Machine) -> bool:
