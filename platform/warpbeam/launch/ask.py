@@ -66,8 +66,8 @@ def ask_lines(passing: Passing) -> list[Line]:
             f"x micro-batch {now.micro_batch} x {now.accumulation}; {tokens:,} tokens a step",
         ),
     ]
-    left = "of those that the options leave, " if passing.fixed else ""
-    why = f"{left}of {passing.answer.considered:,} setups {why_words(fits=now.fits, likely=now.likely)}"
+    rest = "; the options fix the rest" if passing.fixed else ""
+    why = f"of {passing.answer.considered:,} setups {why_words(fits=now.fits, likely=now.likely)}{rest}"
     return head + answer_lines(passing.answer, steps=passing.steps, why=why, open_choice=True)
 
 

@@ -38,7 +38,7 @@ STAGE_WORDS: Final = {
 def explain_memory(setup: Setup, machine: Machine, correction: Correction | None = None) -> list[str]:
     """Lines of text: the arithmetic of one rank, from parameters to the answer, then the ZeRO stages side by side."""
     source = "factors with three decimals, and the margin, are fitted on published runs: docs/planner-accuracy.md"
-    return [*_sum(setup, machine, correction), "", *_by_stage(setup, machine, correction), "", source]
+    return [*_sum(setup, machine, correction), source, "", *_by_stage(setup, machine, correction)]
 
 
 def _fullest_is_last(setup: Setup, machine: Machine) -> bool:
