@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .PHONY: help install quickstart test test-unit test-integration test-long lint format schema \
-        bench-overhead bench-startup bench-trl bench-serving bench-calibrate bench-search bench-planner down clean
+        bench-overhead bench-startup bench-trl bench-serving bench-checkpoint bench-calibrate bench-search bench-planner down clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -54,6 +54,9 @@ bench-trl: install  ## useful tokens/s beside TRL (makes .venv-trl)
 
 bench-serving: install  ## served tokens/s beside generate
 	$(BIN)/python -m tests.benchmarks.serving
+
+bench-checkpoint: install  ## what a save costs the loop; upload and restore beside boto3 (3 minutes)
+	$(BIN)/python -m tests.benchmarks.checkpoint
 
 bench-calibrate: install  ## does the first CPU run predict the second? (3 minutes)
 	$(BIN)/python -m tests.benchmarks.planner_calibrate

@@ -174,12 +174,8 @@ def main() -> None:
         ratio("restore: boto3's download time / ours", "boto download", "restore", 1.4),
         ratio("restore: a plain file copy's time / ours", "cp", "restore", None),
     ]
-    rates = {f"{name} MB/s": round(bench.bytes / 1e6 / value, 1) for name, value in seconds.items()}
-    facts = {
-        "state MB": bench.bytes / 1e6,
-        **{f"{name} s": round(value, 3) for name, value in seconds.items()},
-        **rates,
-    }
+    facts: dict[str, Any] = {"state MB": bench.bytes / 1e6}
+    facts |= {name: f"{value:.3f} s, {bench.bytes / 1e6 / value:,.0f} MB/s" for name, value in seconds.items()}
     report(ratios, facts, as_json=options.json)
 
 
