@@ -94,6 +94,7 @@ class Checkpoints:
         self._identity = identity
         self._asked = asked
         self._scratch = scratch
+        self._shards = scratch / "save" / claim.log.team / claim.log.run
         self._swept = False
         self._snapshot = HostSnapshot()
         self._saves: Counter[int] = Counter()
@@ -102,6 +103,7 @@ class Checkpoints:
 
     def restore(self, state: Saved) -> Restored | None:
         """Put the newest whole checkpoint into `state`; None when the run has none."""
+        self._remove_leftovers()
         cache = self._scratch / "restore" / self._claim.attempt
 
         def put(reader: CheckpointReader) -> None:
@@ -137,6 +139,13 @@ class Checkpoints:
         )
         return restored
 
+    def _remove_leftovers(self) -> None:
+        """Shards that killed attempts of this run left on the node's disk: each may be as large as the state."""
+        if self._ranks.local_rank == 0 and self._shards.is_dir():
+            for folder in self._shards.iterdir():
+                if folder.name != self._claim.attempt:
+                    shutil.rmtree(folder, ignore_errors=True)
+
     def reserve(self, state: Saved) -> None:
         """Make room for the copies of `state`, beside whatever else is done before the first of them."""
         if self._asked.background:
@@ -169,7 +178,7 @@ class Checkpoints:
                     versions=self._identity.versions,
                 ),
                 rng=rng,
-                tmp=self._scratch / f"save-{self._ranks.rank}-{self._claim.attempt}",
+                tmp=self._shards / self._claim.attempt,
                 number=self._saves[step],
                 after_commit=self._tidy,
             )

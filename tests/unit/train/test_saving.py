@@ -160,6 +160,19 @@ def test_the_same_step_again_gets_a_folder_of_its_own(bench: Bench) -> None:
     assert {folder.rpartition("/")[2] for folder in folders} == {"a1", "a1.2"}
 
 
+def test_shards_of_a_killed_attempt_leave_the_disk(bench: Bench) -> None:
+    bench.gate.open.set()
+    bench.save(10)
+    bench.saver.settle()
+    shards = bench.folder / "scratch/save/team/run"
+    assert list((shards / "a1").iterdir()) == [], "what is uploaded is removed"
+    (shards / "a1/1-20-rank-00000.safetensors").write_bytes(b"half")
+    (shards.parent / "other/a9").mkdir(parents=True)
+    bench.attempt("a2").restore(bench.state)
+    assert not (shards / "a1").exists()
+    assert (shards.parent / "other/a9").exists(), "another run's"
+
+
 def test_without_a_copy_the_loop_waits(tmp_path: Path) -> None:
     bench = Bench(tmp_path, background=False)
     bench.gate.open.set()
