@@ -163,7 +163,8 @@ class _Leg:
         try:
             for number, step in enumerate(plan_kills(self._asked)):
                 if not self._reached(process, step):
-                    break  # finished before it could be killed
+                    say(f"it ended before all of the {self._asked.kills} kills: more --steps leave room for them")
+                    break
                 role = "driver" if number % 2 or len(worlds) > 1 else "rank"
                 victim = self._victim(role, number)
                 kills.append(Kill(self._step(), victim.role, worlds[0]))
