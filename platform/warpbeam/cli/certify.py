@@ -34,6 +34,7 @@ def certify(
     Exit code 0: equal; 1: not, with the first step that differs. Bit for bit at the same number of ranks.
     """
     from warpbeam.job import load_job
+    from warpbeam.launch.certificate import SCHEMA
     from warpbeam.launch.certify import certify as prove
     from warpbeam.launch.certify import settle
     from warpbeam.plan.plan import asked_world_size
@@ -48,7 +49,7 @@ def certify(
     found = prove(loaded, open_runs(pool, loaded.job.checkpoint.store), pool, asked, lambda text: note(text))
     folder = out or Path(f"{loaded.job.name}-certificate")
     document = {
-        "schema": "warpbeam/certificate/v1",
+        "schema": SCHEMA,
         "job": loaded.job.name,
         "job_digest": loaded.digest,
         **found.to_dict(),

@@ -20,7 +20,6 @@ evaluation, metrics, checkpoints, resuming, stopping. All ranks call all methods
 
 from __future__ import annotations
 
-import math
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ from warpbeam.checkpoint.rng import capture_rng, restore_rng
 from warpbeam.data.dataset import PAD
 from warpbeam.data.reader import BatchReader, EvalReader, MicroBatch
 from warpbeam.data.tokenizer import vocabulary_size
-from warpbeam.errors import RunFailed, UserError
+from warpbeam.errors import UserError
 from warpbeam.plan.schedule import lr_of
 from warpbeam.record.phases import Phase
 from warpbeam.train import attention, hooks, seeds
@@ -42,7 +41,7 @@ from warpbeam.train.batch import Batch, make_batch
 from warpbeam.train.evaluate import EvalResult, LossSum, evaluate
 from warpbeam.train.flops import model_flops_per_token
 from warpbeam.train.loss import CausalLoss
-from warpbeam.train.metrics import StepMeter
+from warpbeam.train.metrics import StepMeter, refuse_not_finite
 from warpbeam.train.model import Built, build, write_model_files
 from warpbeam.train.saving import Progress
 from warpbeam.train.setup import Setup
@@ -276,7 +275,7 @@ class Context:
         lr = self.lr
         mean, saving = self._agree(loss)
         norm = None if grad_norm is None else _number(grad_norm)
-        self._refuse_not_finite(batch.step, mean, norm)
+        refuse_not_finite(self.record, self.job.name, batch.step, mean, norm)
         self.step_done = batch.step
         self._write_row(batch, mean, norm, lr, numbers)
         self._tell_saved(self._setup.checkpoints.advance(saving))
@@ -296,19 +295,6 @@ class Context:
             self.stopping = True
             self.record.event("stopping", after_step=self.step_done + 1)
         return float(total), Progress(*saving)
-
-    def _refuse_not_finite(self, step: int, mean: float, norm: float | None) -> None:
-        bad = "loss" if not math.isfinite(mean) else "gradient norm"
-        if math.isfinite(mean) and (norm is None or (math.isfinite(norm) and norm >= 0)):
-            return
-        self.record.event("not_finite", step=step, loss=str(mean), grad_norm=str(norm))
-        raise RunFailed(
-            f"the {bad} of step {step} is not a finite number (loss {mean}, gradient norm {norm})",
-            why="the model has diverged, or a record or a hook gives numbers that overflow; nothing was saved for it",
-            fix=f"lower train.lr or lengthen train.warmup; `warpbeam data show {self.job.name} --step {step}` shows "
-            "the step's records",
-            reason="not_finite",
-        )
 
     def _write_row(self, batch: Batch, mean: float, norm: float | None, lr: float, numbers: dict[str, float]) -> None:
         assert self._meter is not None

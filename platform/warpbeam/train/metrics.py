@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
+
+from warpbeam.errors import RunFailed
 
 
 class Sink(Protocol):
@@ -85,3 +88,17 @@ def max_rss_bytes() -> int:
     """The most memory that this process has held."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def refuse_not_finite(sink: Sink, run: str, step: int, loss: float, norm: float | None) -> None:
+    """Raise RunFailed where the step's loss or gradient norm is no finite number; the record has it first."""
+    if math.isfinite(loss) and (norm is None or (math.isfinite(norm) and norm >= 0)):
+        return
+    bad = "loss" if not math.isfinite(loss) else "gradient norm"
+    sink.event("not_finite", step=step, loss=str(loss), grad_norm=str(norm))
+    raise RunFailed(
+        f"the {bad} of step {step} is not a finite number (loss {loss}, gradient norm {norm})",
+        why="the model has diverged, or a record or a hook gives numbers that overflow; nothing was saved for it",
+        fix=f"lower train.lr or lengthen train.warmup; `warpbeam data show {run} --step {step}` shows its records",
+        reason="not_finite",
+    )
