@@ -161,7 +161,7 @@ class Pool(Section):
     env: dict[EnvName, str] = Field(
         {}, examples=["{NCCL_SOCKET_IFNAME: eth0}"], description="Of every worker; no secrets."
     )
-    price_per_accelerator_hour: float | None = Field(None, ge=0, description="In the currency of your choice.")
+    price_per_accelerator_hour: float | None = Field(None, ge=0, le=1e9, description="In the currency of your choice.")
 
     @property
     def is_cpu(self) -> bool:

@@ -133,14 +133,15 @@ def _check_split(asked: Asked) -> None:
     """Splits of the model, offload and recomputing, and the strategies that know them."""
     if asked.engine == "here" and asked.strategy not in (None, *RUNS_HERE):
         raise UserError(f"this version does not run strategy {asked.strategy}", reason="bad_strategy")
-    split = [name for name in ("tp", "pp", "cp", "ep") if (getattr(asked, name) or 1) > 1]
+    piped = asked.pp is not None and asked.pp > 1
+    split = [name for name in ("pp", "tp", "cp", "ep") if (getattr(asked, name) or 1) > 1]
     if split and (asked.engine == "here" or asked.strategy in RUNS_HERE):
         raise UserError(
-            f"{split[0]} {getattr(asked, split[0])} goes with fsdp or distributed_optimizer",
+            f"{split[0]} {getattr(asked, split[0])} goes with {'' if piped else 'fsdp or '}distributed_optimizer",
             why="this version's own strategies split the batch only",
             reason="bad_layout",
         )
-    if asked.strategy == "fsdp" and (asked.pp or 1) > 1:
+    if asked.strategy == "fsdp" and piped:
         raise UserError(f"pp {asked.pp} goes with distributed_optimizer", reason="bad_layout")
     if asked.strategy not in (None, "zero1", "zero2", "zero3") and asked.offload in ("cpu", "nvme"):
         raise UserError(f"offload {asked.offload} goes with zero1, zero2 or zero3", reason="bad_layout")

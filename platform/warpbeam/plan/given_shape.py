@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from warpbeam.errors import UserError
+from warpbeam.plan.batch import divisors
 from warpbeam.plan.model_shape import INLINE_EXAMPLE, MOST_LAYERS, MOST_OF_ANYTHING, ModelShape, model_shape
 
 NEEDED: Final = {  # of a model that belongs to no family we know: our word -> what it is
@@ -51,6 +52,7 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
             fix=f"write `experts_per_token={experts}` or less",
             reason="bad_model_shape",
         )
+    _check_heads(sizes)
     config = {
         "model_type": "mixtral" if sizes.get("experts", 1) > 1 else "llama",
         "vocab_size": sizes["vocab"],
@@ -75,6 +77,21 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
     counts = {name: round(value * scale) for name, value in less.items()}
     kept = {name: getattr(counted, name) for name in counted.__dataclass_fields__ if name not in counts}
     return ModelShape(**kept | counts | {"family": "given", "gated": not plain})
+
+
+def _check_heads(sizes: Mapping[str, int]) -> None:
+    """Width and heads that do not divide, together: what is offered must not be refused in its turn."""
+    heads, hidden = sizes["heads"], sizes["hidden"]
+    kv_heads = sizes.get("kv_heads", heads)
+    wrong, legal = [], []
+    if "head_dim" not in sizes and hidden % heads:
+        wrong.append(f"hidden {hidden} is no multiple of heads {heads}")
+        legal.append(f"hidden={max(1, round(hidden / heads)) * heads}")
+    if heads % kv_heads:
+        wrong.append(f"heads {heads} is no multiple of kv_heads {kv_heads}")
+        legal.append(f"kv_heads={min(divisors(heads), key=lambda n: (abs(n - kv_heads), n))}")
+    if wrong:
+        raise UserError(" and ".join(wrong), fix=f"write `{','.join(legal)}`", reason="bad_model_shape")
 
 
 def _given_size(name: str, value: float) -> int:

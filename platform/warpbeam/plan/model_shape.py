@@ -93,7 +93,8 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     kv_heads = _kv_heads(get, family, heads)
     head_dim = _head_dim(get, family, hidden, heads)
     if heads % kv_heads:
-        raise _impossible("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})", heads)
+        wanted = f"a divisor of {get.key('num_attention_heads')} ({heads})"
+        raise get.impossible("num_key_value_heads", kv_heads, wanted, heads)
     attention = (
         _latent_attention(get, family, hidden, heads)
         if family.latent_attention
@@ -143,7 +144,7 @@ def _head_dim(get: _Getter, family: Family, hidden: int, heads: int) -> int:
         return (key + get.size("v_head_dim")) // 2
     if get.value("head_dim") is None and family.fixed_head_dim is None and hidden % heads:
         below = hidden // heads * heads or heads
-        raise _impossible("hidden_size", hidden, f"a multiple of num_attention_heads ({heads})", below)
+        raise get.impossible("hidden_size", hidden, f"a multiple of {get.key('num_attention_heads')} ({heads})", below)
     return get.size("head_dim", default=family.fixed_head_dim or hidden // heads)
 
 
@@ -214,7 +215,7 @@ class _Mixture:
         self.experts = get.size("num_local_experts") if family.experts != "none" else 1
         self.per_token = get.size("num_experts_per_tok") if self.experts > 1 else 1
         if self.per_token > self.experts:
-            raise _impossible("num_experts_per_tok", self.per_token, f"at most the {self.experts} experts", 1)
+            raise get.impossible("num_experts_per_tok", self.per_token, f"at most the {self.experts} experts", 1)
         self.width = get.size("moe_intermediate_size", default=wide) if family.experts != "none" else wide
         self.shared_width = 0
         self._beside = hidden * self.experts if family.experts != "none" else 0  # the router
@@ -242,26 +243,27 @@ class _Mixture:
         return sum(1 for layer in range(layers) if layer in plain or (layer + 1) % every)
 
 
-def _impossible(key: str, value: object, wanted: str, write: object) -> UserError:
-    return UserError(
-        f"model.config.{key} must be {wanted}, it is {value!r}",
-        fix=f"write for example `{key}: {write}`",
-        reason="bad_model_shape",
-    )
-
-
 class _Getter:
     """Reads a config's values by our names, with the family's defaults."""
 
     def __init__(self, config: Mapping[str, Any], family: Family) -> None:
         self.config, self.family = config, family
 
-    def value(self, name: str) -> Any:
+    def key(self, name: str) -> str:
+        """The key that this config has for it; the family's own where it has none."""
         own = (self.family.names or {}).get(name, name)
-        for key in (own, name):  # transformers accepts the common name too
-            if key in self.config:
-                return self.config[key]
-        return self.family.defaults.get(name)
+        return name if name in self.config and own not in self.config else own  # transformers accepts both
+
+    def value(self, name: str) -> Any:
+        return self.config.get(self.key(name), self.family.defaults.get(name))
+
+    def impossible(self, name: str, value: object, wanted: str, write: object) -> UserError:
+        key = self.key(name)
+        return UserError(
+            f"model.config.{key} must be {wanted}, it is {value!r}",
+            fix=f"write for example `{key}: {write}`",
+            reason="bad_model_shape",
+        )
 
     def size(self, name: str, default: int | None = None) -> int:
         """A whole number, 1 or more, with an end that no model reaches."""
@@ -270,16 +272,16 @@ class _Getter:
         most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
         usual = self.family.defaults.get(name) or 1
         if value is None or not _is_whole(value) or value < 1:
-            raise _impossible(name, value, "a whole number, 1 or more", usual)
+            raise self.impossible(name, value, "a whole number, 1 or more", usual)
         if value > most:
-            raise _impossible(name, value, f"at most {most:,}", usual)
+            raise self.impossible(name, value, f"at most {most:,}", usual)
         return int(value)
 
     def count(self, name: str) -> int | None:
         """A whole number, 0 or more; None where the config does not say."""
         value: int | None = self.value(name)
         if value is not None and (not _is_whole(value) or not 0 <= value <= MOST_LAYERS):
-            raise _impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
+            raise self.impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
         return value
 
     def numbers(self, name: str) -> set[int]:
@@ -288,14 +290,14 @@ class _Getter:
         if value is None:
             return set()
         if not isinstance(value, list) or not all(map(_is_whole, value)):
-            raise _impossible(name, value, "a list of layers' numbers", "[]")
+            raise self.impossible(name, value, "a list of layers' numbers", "[]")
         return set(value)
 
     def flag(self, name: str) -> bool:
         """true or false; "false" in quotes would count as true, so it is refused."""
         value = self.value(name)
         if value is not None and not isinstance(value, bool) and value not in (0, 1):
-            raise _impossible(name, value, "true or false", "false")
+            raise self.impossible(name, value, "true or false", "false")
         return bool(value)
 
     def bias(self, fixed: bool | None, key: str) -> bool:

@@ -166,7 +166,7 @@ def _stage(stage: Forecast, now: Forecast) -> str:
     text = (
         f"{stage.strategy:<6} {stage.promised_gib:8.1f} GiB with margin, {fits:<12} {seconds(stage.step_s):>8} a step"
     )
-    return text + (f", micro-batch {stage.micro_batch}, {checkpointing_words(stage)}")
+    return text + f", micro-batch {stage.micro_batch}, {checkpointing_words(stage)}{_without_offload(stage, now)}"
 
 
 def described(found: Forecast) -> str:
@@ -188,9 +188,14 @@ def _gain(other: Forecast, now: Forecast) -> float:
 def _alternative(other: Forecast, now: Forecast) -> str:
     mark = "" if other.runs_here else f" ({NOT_RUN})"
     return (
-        f"{described(other)}: {seconds(other.step_s)} a step ({difference(other, now)}), "
+        f"{described(other)}{_without_offload(other, now)}: {seconds(other.step_s)} a step ({difference(other, now)}), "
         f"{other.promised_gib:.1f} GiB with margin{mark}"
     )
+
+
+def _without_offload(other: Forecast, now: Forecast) -> str:
+    """Said where the choice offloads and this does not: what it holds would otherwise be misread."""
+    return ", nothing offloaded" if other.offload == "none" != now.offload else ""
 
 
 def _help(change: Change | None) -> str:

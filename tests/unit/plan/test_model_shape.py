@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
@@ -188,6 +190,11 @@ def test_tying_embeddings_saves_their_parameters_and_no_work(layers: int) -> Non
         ({"model_type": "deepseek_v3", **SMALL, "first_k_dense_replace": "x"}, "first_k_dense_replace must be"),
         ({"model_type": "deepseek_v3", **SMALL, "n_shared_experts": "2"}, "n_shared_experts must be"),
         ({"model_type": "mixtral", **SMALL, "num_experts_per_tok": 9}, "at most the 8 experts, it is 9"),
+        # named as the file names it; transformers takes a family's own key and the common one
+        ({"model_type": "gpt2", "n_inner": "x"}, "model.config.n_inner must be"),
+        ({"model_type": "gpt2", "intermediate_size": "x"}, "model.config.intermediate_size must be"),
+        ({"model_type": "gpt2", "n_embd": 66, "n_head": 4}, r"n_embd must be a multiple of n_head \(4\)"),
+        ({"model_type": "deepseek_v3", **SMALL, "n_routed_experts": "x"}, "model.config.n_routed_experts must be"),
     ],
 )
 def test_impossible_shapes(config: dict[str, Any], wrong: str) -> None:
@@ -206,6 +213,7 @@ def test_impossible_shapes(config: dict[str, Any], wrong: str) -> None:
         ({"gated": 7}, "gated must be 0 or 1"),
         ({"params": -5}, "params must be a whole number, 1 or more"),
         ({"experts": 4, "experts_per_token": 8}, "experts_per_token is 8, there are 4"),
+        ({"heads": 3, "kv_heads": 2}, "hidden 64 is no multiple of heads 3 and heads 3 is no multiple of kv_heads 2"),
     ],
 )
 def test_numbers_that_are_no_sizes(changes: dict[str, float], wrong: str) -> None:
@@ -213,3 +221,13 @@ def test_numbers_that_are_no_sizes(changes: dict[str, float], wrong: str) -> Non
     with pytest.raises(UserError, match=wrong) as caught:
         given_shape(numbers)
     assert caught.value.fix
+
+
+@given(heads=st.integers(1, 40), kv_heads=st.integers(1, 40), hidden=st.integers(1, 300))
+def test_what_is_offered_for_heads_is_accepted(heads: int, kv_heads: int, hidden: int) -> None:
+    typed = {"layers": 2, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "ffn": 128, "vocab": 100}
+    try:
+        given_shape(typed)
+    except UserError as refused:
+        offered = refused.fix.removeprefix("write `").removesuffix("`").split(",")
+        given_shape(typed | {name: float(value) for name, value in (pair.split("=") for pair in offered)})

@@ -72,10 +72,12 @@ TIGHT = replace(
     would_fit=(Change(text="`strategy: zero3`", runs_here=True, memory_gib=45.8, tokens_per_s=122_500.0),),
 )
 LIKELY = replace(TIGHT, chosen=replace(CHOSEN, fits=False, memory_gib=74.0, margin_gib=9.0))
+OFFLOADED = replace(ANSWER, chosen=replace(CHOSEN, offload="cpu", host_gib=8.4), help_most=None)
 CASES = {
     "plan-that-fits.txt": (ANSWER, 1000),
     "plan-that-does-not-fit.txt": (TIGHT, None),
     "plan-that-likely-runs.txt": (LIKELY, 10),
+    "plan-that-offloads.txt": (OFFLOADED, 10),
 }
 
 
