@@ -53,7 +53,7 @@ def test_what_is_typed_stays() -> None:
         ({"tp": 0}, "--tp is 0", "`--tp 1` or more"),
         ({"strategy": "zero4"}, "no strategy `zero4`", "zero1, zero2, zero3"),
         ({"strategy": "zero3", "tp": 2}, "tp 2 goes with fsdp", "`--strategy fsdp` or `distributed_optimizer`"),
-        ({"strategy": "zero3", "pp": 2}, "^pp 2 goes with distributed_optimizer", "`--pp 1`"),
+        ({"strategy": "zero3", "pp": 2}, "pp 2 goes with distributed_optimizer", "`--pp 1`"),
         ({"strategy": "fsdp", "pp": 2}, "pp 2 goes with distributed_optimizer", "`--pp 1`"),
         ({"strategy": "ddp", "offload": "cpu"}, "offload cpu goes with zero1", "`--strategy zero1` or `zero2`"),
         ({"global_batch_tokens": 1_000_000}, "no whole number of sequences of 8192", "`--global-batch-tokens 999424`"),
