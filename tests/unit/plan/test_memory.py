@@ -111,6 +111,28 @@ def test_each_stage_needs_less(shape: Any) -> None:
     assert len(set(states)) == len(states)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("ranks", [2, 8, 32])
+def test_a_stage_differs_from_the_one_before_by_exactly_what_it_splits(precision: str, ranks: int) -> None:
+    def states(sharding: str) -> tuple[float, float, float]:
+        terms = stage_terms(
+            setup(accelerators=ranks, sharding=sharding, recipe_=recipe(precision=precision)), last=False
+        )
+        return terms.parameters, terms.gradients, terms.optimizer
+
+    parameters, gradients, optimizer = states("ddp")
+    weight_bytes, state_bytes = (4, 8) if precision == "fp32" else (2, 12)  # two moments; and fp32 master weights
+    whole = (
+        LLAMA_8B.parameters * weight_bytes / GIB,
+        LLAMA_8B.parameters * 4 / GIB,
+        LLAMA_8B.parameters * state_bytes / GIB,
+    )
+    assert (parameters, gradients, optimizer) == pytest.approx(whole)
+    assert states("zero1") == pytest.approx((parameters, gradients, optimizer / ranks))
+    assert states("zero2") == pytest.approx((parameters, gradients / ranks, optimizer / ranks))
+    assert states("zero3") == pytest.approx((parameters / ranks, gradients / ranks, optimizer / ranks))
+
+
 def test_70b_on_32_h100_fits_only_sharded() -> None:
     """The lesson: at every stage the states alone say why."""
     fits = {
