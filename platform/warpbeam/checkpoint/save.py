@@ -23,7 +23,6 @@ from warpbeam.checkpoint.manifest import FileEntry, Manifest, PieceEntry, RngEnt
 from warpbeam.checkpoint.shard import ShardInfo, write_shard
 from warpbeam.errors import InfraError, RunFailed, WarpbeamError
 from warpbeam.storage import layout
-from warpbeam.storage.patience import patiently
 
 if TYPE_CHECKING:
     import torch
@@ -164,8 +163,7 @@ class CheckpointSave:
             if self._rank == 0:
                 self._claim.check()  # a fenced attempt should not fill the store
             shard = write_shard(pieces, path, rng)
-            # Training goes on meanwhile, so a store may be away for minutes before the save is given up.
-            patiently(lambda: self._store.upload(path, f"{self._prefix}/{name}"), on_trouble=_say_away)
+            self._store.upload(path, f"{self._prefix}/{name}")
             self._mine = _Uploaded(f"{self._prefix}/{name}", shard)
         except Exception as error:
             self._mine = _as_ours(error, self._rank)
@@ -211,7 +209,7 @@ def _commit(
     if fault:
         raise _incomplete(step, fault)
     data, key = manifest.to_bytes(), f"{prefix}/manifest.json"
-    patiently(lambda: store.put(key, data), on_trouble=_say_away)
+    store.put(key, data)
     sha256 = hashlib.sha256(data).hexdigest()
     claim.commit(step, key, sha256, size=manifest.total_bytes, eval_loss=manifest.eval_loss)
     return SavedCheckpoint(step, key, sha256, manifest.total_bytes)
@@ -252,10 +250,6 @@ def _manifest(claim: Claim, step: int, uploaded: list[_Uploaded], state: TrainSt
         plan=dict(state.plan),
         versions=dict(state.versions),
     )
-
-
-def _say_away(error: InfraError) -> None:
-    logger.warning("a checkpoint waits for the store: %s", error.what)
 
 
 def _incomplete(step: int, fault: str) -> RunFailed:

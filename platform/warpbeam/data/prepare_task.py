@@ -20,6 +20,7 @@ from warpbeam.data.stats import TaskStats
 from warpbeam.data.tokenizer_store import load_stored_tokenizer
 from warpbeam.data.write import build_part, part_file, store_part
 from warpbeam.storage.connect import open_store
+from warpbeam.storage.patience import PatientStore
 from warpbeam.storage.store import ObjectStore
 
 
@@ -47,7 +48,7 @@ class TaskRunner:
 
     def __init__(self, spec: TaskSpec) -> None:
         self._spec = spec
-        self._store: ObjectStore = open_store(spec.storage)
+        self._store: ObjectStore = PatientStore(open_store(spec.storage))
         self._encoder: Encoder | None = None
 
     def run(self, number: int, task: Task) -> TaskResult:

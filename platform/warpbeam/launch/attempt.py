@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from warpbeam.checkpoint.log import Claim, Fenced
-from warpbeam.errors import InfraError, WarpbeamError
+from warpbeam.checkpoint.log import Claim
+from warpbeam.errors import WarpbeamError
 from warpbeam.launch.begin import Opened
 from warpbeam.launch.elastic import Growth, free_room, size_for
 from warpbeam.launch.failure import Cause
@@ -114,7 +114,7 @@ class Attempt:
         self._gone = False
         self._compute_before_s = self.clock.totals()[Phase.COMPUTE]
         self._window_at: tuple[float, float] | None = None
-        self._stop_sent = self._warned = False
+        self._stop_sent = False
         self._stall_after_s = planned.job.train.stall_after_s + STALL_GRACE_S
         self._stalled: Ending | None = None
         self._growth: Growth | None = None
@@ -142,17 +142,6 @@ class Attempt:
             self.preparation.check()  # data that turns out bad ends a training that has begun on its first part
             self.reporter.training(progress)
             self._end_if_stalled()
-        try:
-            self._bring_up_to_date(progress)
-        except Fenced:
-            raise
-        except InfraError as error:  # a store that is away for a moment must not end a training that goes on
-            if not self._warned:
-                self._warned = True
-                self.reporter.warn(f"{error.what}; trying again")
-
-    def _bring_up_to_date(self, progress: Progress) -> None:
-        """Tell the log and the ranks what is new."""
         if self.stop_wanted() and not self._stop_sent:
             request_stop(self.opened.view, by="driver", reason="interrupted")
             self._stop_sent = True

@@ -34,8 +34,9 @@ from warpbeam.record import keys
 from warpbeam.record.phases import Phase, PhaseClock, place_ranks, set_apart
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
+from warpbeam.record.view import RunView
 from warpbeam.record.writer import RecordWriter
-from warpbeam.storage.patience import patiently
+from warpbeam.storage.patience import PatientStore
 from warpbeam.train import ops
 from warpbeam.versions import installed_versions
 
@@ -86,7 +87,9 @@ class Driver:
     def __init__(
         self, opened: Opened, reporter: Reporter, began_at: float, start_timeout_s: float = START_TIMEOUT_S
     ) -> None:
-        self.opened = opened
+        self.plain_store = opened.store
+        self.store = PatientStore(opened.store, lambda error: reporter.warn(f"{error.what}; waiting for it"))
+        self.opened = replace(opened, store=self.store, view=RunView(self.store, opened.view.team, opened.view.run))
         self.names = (self.planned.job.team, self.planned.job.name)
         self.reporter = reporter
         self.began_at = began_at
@@ -124,12 +127,12 @@ class Driver:
     def _attempts(self) -> Fate:
         preparation: BackgroundPreparation | None = None
         while True:
-            claim = patiently(self._claim, on_trouble=lambda error: self.reporter.warn(f"{error.what}; trying again"))
+            claim = self._claim()
             if self.session.failed:
                 self.session.close()
                 self.session = self._start_ray()
             record = RecordWriter(
-                self.opened.store, *self.names, claim.attempt, "driver", clock=self.clock, secrets=self.hidden
+                self.plain_store, *self.names, claim.attempt, "driver", clock=self.clock, secrets=self.hidden
             )
             with record:
                 try:
@@ -202,6 +205,7 @@ class Driver:
 
     def _killed(self, claim: Claim) -> Fate:
         """End the ranks now; what they have reported still counts."""
+        self.store.give_up()
         kill_here(self.opened.view)
         if self.attempt is not None:
             self.attempt.group.done.wait(KILL_S)

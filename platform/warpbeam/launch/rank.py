@@ -24,6 +24,7 @@ from warpbeam.record import keys
 from warpbeam.record.capture import Capture
 from warpbeam.record.writer import STEP_DIR_VARIABLE
 from warpbeam.storage.layout import heartbeat_key
+from warpbeam.storage.patience import PatientStore
 
 if TYPE_CHECKING:
     from warpbeam.storage.store import ObjectStore
@@ -79,9 +80,10 @@ def rank_main(task_dict: dict[str, Any]) -> None:
     spec = json.loads(task.spec)
     hidden = _take_environment(spec)
     os.environ[STEP_DIR_VARIABLE] = task.log_dir
-    store = _open_store(spec)
+    plain = _open_store(spec)
+    store = PatientStore(plain)
     store.put(heartbeat_key(task.team, task.run, task.attempt, who), _first_beat(task, who))
-    with Capture(store, task.team, task.run, task.attempt, who, Path(task.log_dir), secrets=hidden):
+    with Capture(plain, task.team, task.run, task.attempt, who, Path(task.log_dir), secrets=hidden):
         try:
             _train(task, store, spec | {"root": str(root)}, rank)
         except BaseException as error:

@@ -33,6 +33,7 @@ from warpbeam.pool import load_pool
 from warpbeam.record import keys
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import members
+from warpbeam.storage.patience import PatientStore
 from warpbeam.train import ops
 from warpbeam.train.callbacks.console import Console
 from warpbeam.train.ranks import Ranks
@@ -117,7 +118,7 @@ class _Opening:
         ops.ensure(ops.ops_for(planned.plan.offload))
         self._opened: Opened = open_run(planned, fresh=request.fresh, allowed=frozenset(request.allowed))
         self._planned: Planned = self._opened.planned
-        self._store: ObjectStore = self._opened.store
+        self._store: ObjectStore = PatientStore(self._opened.store)
         self._names = (self._planned.job.team, self._planned.job.name)
         self._log = RunLog(self._store, *self._names)
 

@@ -26,6 +26,7 @@ from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.record.writer import RecordWriter
 from warpbeam.spec_file import digest
 from warpbeam.storage import StorageConfig, open_store
+from warpbeam.storage.patience import PatientStore
 from warpbeam.train import hooks, ops
 from warpbeam.train.callbacks.base import Callbacks
 from warpbeam.train.callbacks.standard import standard_callbacks
@@ -120,7 +121,7 @@ class _Rank:
         self.ranks = join(self.device)
         self.job, self.pool = parse_job(spec.job), parse_pool(spec.pool)
         self.storage = StorageConfig.from_dict(spec.storage)
-        self.store = open_store(self.storage)
+        self.store = PatientStore(open_store(self.storage))
         self.claim = Claim.from_dict(self.store, spec.claim)
         # torchrun watches processes, not progress: there a rank that stands still has to end itself.
         self.watchdog = Watchdog(self.job.train.stall_after_s, ends=spec.launcher == "torchrun")
@@ -131,7 +132,7 @@ class _Rank:
         """Where this rank's events, metrics and signs of life go; rank 0 also looks for a request to stop."""
         secrets = [os.environ[secret.env] for secret in self.job.secrets if os.environ.get(secret.env)]
         return RecordWriter(
-            self.store,
+            open_store(self.storage),  # keeps what it cannot send, and must not hold up the end
             self.job.team,
             self.job.name,
             self.spec.attempt,

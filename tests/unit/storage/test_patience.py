@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import pytest
+import tenacity.nap
+
+from tests.unit.storage.contract import StoreContract
 from warpbeam.errors import InfraError, PlatformError, WarpbeamError
-from warpbeam.storage.patience import patiently
+from warpbeam.storage import ObjectStore
+from warpbeam.storage.local import LocalStore
+from warpbeam.storage.patience import PatientStore, patiently
 
 
 class Store:
@@ -27,7 +35,7 @@ def test_a_store_that_comes_back_is_waited_for() -> None:
     done = patiently(store.work, sleep=pauses.append, on_trouble=lambda error: told.append(error.what))
     assert done == "done"
     assert store.calls == 7
-    assert pauses == [1, 2, 4, 8, 16, 30]
+    assert pauses == [1, 2, 4, 8, 10, 10]
     assert told == ["away"] * 6
 
 
@@ -50,3 +58,34 @@ def test_patience_has_an_end() -> None:
     store = Store(10**9, InfraError("away", reason="store_failed"))
     with pytest.raises(InfraError, match="away"):
         patiently(store.work, limit_s=0.05, sleep=lambda seconds: None)
+
+
+class Flickering(LocalStore):
+    """Away at every other call."""
+
+    away = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("get", "put", "put_if_absent", "upload", "download", "head", "list", "list_dirs", "delete"):
+            self.away = not self.away
+            if self.away:
+                raise InfraError("away", reason="store_unreachable")
+        return super().__getattribute__(name)
+
+
+class TestPatientStore(StoreContract):
+    """A store that is away at every other call is, to whoever is patient, a store like any other."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+        monkeypatch.setattr(tenacity.nap.time, "sleep", lambda seconds: None)
+        return PatientStore(Flickering(tmp_path / "store"))
+
+
+def test_whoever_wants_an_end_is_told_at_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    store = PatientStore(Flickering(tmp_path), on_trouble=lambda error: told.append(error.what))
+    store.give_up()
+    with pytest.raises(InfraError, match="away"):
+        store.put("key", b"")
+    assert told == []
