@@ -20,5 +20,5 @@ class StepClock:
 
     def on_step(self, ctx: Any, row: Mapping[str, Any]) -> None:
         if ctx.rank == 0:
-            now = {"at": time.monotonic(), "wall": time.time()}
+            now = {"at": time.monotonic(), "wall": time.time(), "pid": os.getpid()}
             self._file.write(json.dumps({"step": row["step"], "loss_tokens": row["loss_tokens"], **now}) + "\n")

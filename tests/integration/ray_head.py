@@ -49,6 +49,17 @@ class Head:
         command += ["--disable-usage-stats", f"--temp-dir={self.folder}/r"]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=START_S)
 
+    def drain_node(self, name: str, *, deadline_s: int) -> None:
+        """Say that it will be taken away, as a cloud does of a spot machine."""
+        from ray._raylet import GcsClient
+
+        nodes = GcsClient(address=self.address).get_all_node_info().values()
+        (node_id,) = [node.node_id.hex() for node in nodes if node.node_name == name]
+        command = [str(Path(sys.executable).parent / "ray"), "drain-node", f"--address={self.address}"]
+        command += [f"--node-id={node_id}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot"]
+        command += [f"--deadline-remaining-seconds={deadline_s}"]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=START_S)
+
     def kill_node(self, name: str) -> None:
         """SIGKILL its raylet, as when a machine goes away."""
         raylets = [p for p in psutil.process_iter(["name", "cmdline"]) if p.info["name"] == "raylet"]

@@ -67,6 +67,33 @@ def test_a_run_goes_on_with_fewer_ranks_and_grows_again(place: Workplace, monkey
         assert found == pytest.approx([found[0]] * len(found), rel=1e-4), "the same batch on other numbers of ranks"
 
 
+@pytest.mark.long
+def test_a_run_leaves_a_machine_that_will_be_taken_away(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = place.write_job(max_steps=100_000)
+    job.write_text(job.read_text().replace("every_steps: 20", "every_steps: 50000"))
+    (place.folder / "pool.yaml").write_text(POOL)
+    with ray_head({}, cpus=1) as head:
+        head.add_node("second", cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", head.address)
+        driver = place.start("run", "job.yaml", "--pool", "pool.yaml")
+        place.until(driver, lambda: place.view().status().step > 0)
+        assert place.committed() == 0, "nothing is saved yet but what the notice will save"
+        head.drain_node("second", deadline_s=60)
+        first = place.until(driver, place.committed)
+        head.add_node("third", cpus=1)
+        place.until(driver, lambda: place.view().status().step > first)
+        head.kill_node("second")
+        beyond = place.view().status().step
+        place.until(driver, lambda: place.view().status().step > beyond)
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(120) == 1, place.text()
+    view = place.view()
+    assert len(view.attempts()) == 2, "the machine that went away was no longer needed"
+    assert "will be taken away in " in place.text()
+    steps = [int(row["step"]) for row in view.all_metrics() if LOSS in row]
+    assert steps == list(range(1, steps[-1] + 1)), "no step is taken twice or left out"
+
+
 def trains(view: RunView, *, ranks: int) -> bool:
     """Whether the newest attempt has so many ranks and has committed a checkpoint of its own."""
     if not view.attempts():

@@ -6,6 +6,7 @@ An attempt decides nothing about a next one: it says how it ended.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from warpbeam.launch.begin import Opened
 from warpbeam.launch.elastic import Growth, free_room, size_for
 from warpbeam.launch.failure import Cause
 from warpbeam.launch.local_logs import bring_home, log_dir
+from warpbeam.launch.notice import leaving_s
 from warpbeam.launch.own_code import python_path
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA, RankTask
@@ -36,6 +38,7 @@ from warpbeam.record.writer import RecordWriter, read_steps
 TICK_S = 0.1
 STALL_GRACE_S = 5.0  # the ranks write their stacks first
 RANKS_NAMED = 4
+NOTICE_S = 2.0  # between two looks for machines that will be taken away; a spot notice comes 30 s ahead and more
 WAITING_S = 10.0  # how long ranks may take to appear before we ask Ray why they do not
 
 
@@ -84,7 +87,7 @@ class AttemptEnd:
 class Attempt:
     """One claim, one worker group. `stop_wanted` is asked on every tick.
 
-    `resize_to` is set when it was ended to go on with another number of ranks, one of `sizes`.
+    `resize_to` is set when it was ended to go on with so many ranks: another one of `sizes`, or as many elsewhere.
     """
 
     opened: Opened
@@ -119,6 +122,7 @@ class Attempt:
         self._stalled: Ending | None = None
         self._growth: Growth | None = None
         self._next_look_at = time.monotonic() + WAITING_S
+        self._next_notice_at = 0.0
 
     def run(self) -> AttemptEnd:
         """Blocks until every rank has ended. Raises what the preparation failed with."""
@@ -146,8 +150,9 @@ class Attempt:
             request_stop(self.opened.view, by="driver", reason="interrupted")
             self._stop_sent = True
         self._note_state(progress)
-        if self._state is RunState.RUNNING and self.resize_to is None:
+        if self._state is RunState.RUNNING and self.resize_to is None and not self._stop_sent:
             self._grow()
+            self._move_away()
         if progress.ranks_up == 0 and time.monotonic() > self._next_look_at:
             self._next_look_at = time.monotonic() + WAITING_S
             self._note_waiting()
@@ -262,6 +267,20 @@ class Attempt:
             self.resize_to = self._growth.size
             self.reporter.note(f"there is room for {self.resize_to} ranks: going on with them from a checkpoint")
             request_stop(self.opened.view, by="driver", reason="resize")
+
+    def _move_away(self) -> None:
+        """End after the next step with a checkpoint, to go on elsewhere, when a machine of ours will be taken away."""
+        if self.session.is_local or time.monotonic() < self._next_notice_at:
+            return
+        self._next_notice_at = time.monotonic() + NOTICE_S
+        left_s = leaving_s(time.time())
+        if left_s is None or self.resize_to is not None:
+            return
+        self.resize_to = self.plan.world_size
+        when = "" if math.isinf(left_s) else f" in {max(0.0, left_s):.0f} s"
+        self.record.event("preemption_notice", left_s=None if math.isinf(left_s) else round(left_s, 1))
+        self.reporter.note(f"a machine of this run will be taken away{when}: saving now, to go on elsewhere")
+        request_stop(self.opened.view, by="driver", reason="preempted")
 
     def end(self) -> AttemptEnd:
         """Collect what the ranks left; once they have ended."""

@@ -191,7 +191,7 @@ class Driver:
         return self.attempt.run()
 
     def _resizes(self, end: AttemptEnd) -> bool:
-        """Whether the attempt was ended for another size, and by nothing else."""
+        """Whether the attempt was ended for another size or place, and by nothing else."""
         if self.attempt is None or self.attempt.resize_to is None or self.interrupts.requested:
             return False
         return end.state is RunState.STOPPED if end.ending is None else self.attempt.called_off
