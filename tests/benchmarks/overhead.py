@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.benchmarks.scene import SEQ_LEN, WORLD, Scene
 from warpbeam.data.prepare import prepare
 from warpbeam.job import load_job
 from warpbeam.pool import load_pool
+from warpbeam.record.view import RunView
 from warpbeam.storage import open_store
 from warpbeam.storage.embedded import stop_server
 
@@ -48,6 +50,7 @@ def main() -> None:
         open_store(load_pool(None).pool.storage_config())  # the S3 server, as a service of the machine
         try:
             turns = measure(scene, total, options)
+            waits = [] if options.null else data_waits()
         finally:
             stop_server(Path(os.environ["WARPBEAM_HOME"]))
     whole, bare = turns["whole"], turns["bare"]
@@ -57,9 +60,19 @@ def main() -> None:
         "load_before": round(began_load, 2),
         "whole_tokens_per_s": [round(turn.steps_per_s * tokens) for turn in whole],
         "bare_tokens_per_s": [round(turn.steps_per_s * tokens) for turn in bare],
+        "whole: waiting for data, % of a step (median, worst)": [round(f(waits), 3) for f in (statistics.median, max)]
+        if waits
+        else None,
     }
     name = "bare / bare (what the method finds in nothing)" if options.null else "whole path / torchrun in memory"
     report([Ratio(name, ratios, goal=0.97, floor=0.95)], details, as_json=options.json)
+
+
+def data_waits() -> list[float]:
+    """Percent of each step that the whole path's loop waited for its next rows."""
+    view = RunView(open_store(load_pool(None).pool.storage_config()), "bench", "whole")
+    name = "time_metrics/data_loading(%)"
+    return [float(row[name]) for row in view.all_metrics() if name in row and int(row["step"]) > SETTLE_STEPS]
 
 
 def measure(scene: Scene, total: int, options: argparse.Namespace) -> dict[str, list[Turn]]:

@@ -33,3 +33,32 @@ def test_killed_and_resized_is_the_run_it_would_have_been(place: Workplace) -> N
     assert len(found["kills"]) >= 2, "one for each change of ranks; short steps may end before the others"
     assert (place.folder / "certified-certificate/loss.png").stat().st_size > 5000
     assert [path.name for path in place.folder.glob(".certified*")] == [], "the two job files are gone"
+
+
+FORGETFUL = """
+from torch.nn import functional
+
+calls = 0
+
+def loss(outputs, batch):
+    global calls
+    calls += 1  # a warm-up that lives in the process, so that a killed run begins it again
+    logits, targets = outputs.logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten()
+    total = functional.cross_entropy(logits.float(), targets, ignore_index=-100, reduction="sum")
+    return total * min(1.0, calls / 1000), int((targets != -100).sum())
+"""
+
+
+@pytest.mark.long
+def test_a_job_that_keeps_something_in_the_process_is_not_certified(place: Workplace) -> None:
+    (place.folder / "mine.py").write_text(FORGETFUL)
+    place.write_job(extra='code: {loss: "mine:loss"}\n')
+    code, text = place.run("certify", "job.yaml", "--kills", "1", "--steps", "24", timeout_s=900)
+    assert code == 1, text
+    found = json.loads((place.folder / "certified-certificate/certificate.json").read_text())
+    verdict, (kill,) = found["verdict"], found["kills"]
+    assert not verdict["equal"]
+    assert verdict["difference"]["what"] == "loss_metrics/global_avg_loss"
+    assert 1 < verdict["difference"]["step"] <= kill["step"] + 1, "the first step after the checkpoint before the kill"
+    assert "NOT equal" in text
+    assert f"differs     step {verdict['difference']['step']}" in text
