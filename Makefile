@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .PHONY: help install quickstart test test-unit test-integration test-long lint format schema \
-        bench-overhead bench-startup bench-trl bench-serving bench-checkpoint bench-calibrate bench-search bench-planner down clean
+        bench-overhead bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long bench-calibrate bench-search bench-planner down clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -43,6 +43,9 @@ test-integration: install
 test-long: install   ## the longest proofs, outside CI
 	$(BIN)/python -m pytest tests -q -m long
 
+chaos-long: install  ## N=50 faults in one run on a cluster of two nodes, with a table (half a minute each)
+	$(BIN)/python -m tests.integration.chaos $(or $(N),50) $(if $(SEED),--seed $(SEED))
+
 bench-overhead: install  ## steady tokens/s of the whole path beside the bare engine (a quiet machine, 5 minutes)
 	$(BIN)/python -m tests.benchmarks.overhead
 
@@ -57,6 +60,12 @@ bench-serving: install  ## served tokens/s beside generate
 
 bench-checkpoint: install  ## what a save costs the loop; upload and restore beside boto3 (3 minutes)
 	$(BIN)/python -m tests.benchmarks.checkpoint
+
+bench-recovery: bench-checkpoint  ## from a killed rank to the next step, beside a naive script; resharding (10 minutes)
+	$(BIN)/python -m tests.benchmarks.recovery
+
+bench-data: install  ## packing, reading, and finding step 10 million in 1e8 rows
+	$(BIN)/python -m tests.benchmarks.data_path
 
 bench-calibrate: install  ## does the first CPU run predict the second? (3 minutes)
 	$(BIN)/python -m tests.benchmarks.planner_calibrate

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.integration.chaos.__main__ import MOST_LOST
 from tests.integration.chaos.faults import Fault, schedule
 from tests.integration.chaos.proof import prove
-from tests.integration.chaos.scene import EVERY_STEPS, Scene
+from tests.integration.chaos.scene import Scene
 
 FAULTS = [
     Fault(kind="rank", moment="save", side="request", after_s=0, outage_s=0, rank=1),
@@ -25,7 +26,7 @@ def test_faults_inside_the_protocol_lose_nothing(tmp_path: Path) -> None:
         scene.begin("calm", max_steps=last, pace_s=0)
         scene.finish()
         proof = prove(scene.view("rough"), scene.view("calm"), ranks=2)
-    assert all(0 <= outcome.lost <= 2 * EVERY_STEPS for outcome in outcomes), outcomes
+    assert all(0 <= outcome.lost <= MOST_LOST for outcome in outcomes), outcomes
     assert proof.holds, proof
 
 
