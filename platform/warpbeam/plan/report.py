@@ -142,9 +142,13 @@ def _end_lines(now: Forecast, steps: int | None, estimated: bool) -> list[Line]:
         about = "about " if estimated else ""
         to_end = f"{about}{plural(steps or 0, 'step')}, {span(hours * 3600)}, {price}"
         to_end += "; preparation counts them" if estimated else ""
-    size, rate = now.checkpoint_bytes / 1e9, now.nodes
-    text = f"{size:,.2f} GB" if size >= 0.1 else f"{size * 1e3:,.1f} MB"
-    return [("to the end", to_end), ("checkpoint", f"{text}, written in {span(now.checkpoint_s)} at {rate} GB/s")]
+    copied = _bytes(now.checkpoint_bytes / now.accelerators)
+    saving = f"{_bytes(now.checkpoint_bytes)}, written in {span(now.checkpoint_s)} at {now.nodes} GB/s"
+    return [("to the end", to_end), ("checkpoint", f"{saving} from a copy in host memory, {copied} a rank")]
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 1e9:,.2f} GB" if value >= 1e8 else f"{value / 1e6:,.1f} MB"
 
 
 def _parts(parts: Mapping[str, float], unit: str) -> str:
