@@ -30,6 +30,7 @@ Progress = Callable[[int, int, int, int], None]
 """(tasks done, tasks in all, rows so far, tokens so far)."""
 
 MAX_SKIPPED_SHARE = 0.05
+FILES_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,20 @@ def _finish(
 
 
 def _prepared(plan: PreparationPlan, index: Index) -> PreparedData:
-    outcome = tuple(describe_outcome(index.stats, index.seq_len, plan.spec.storage))
+    outcome = (*describe_outcome(index.stats, index.seq_len, plan.spec.storage), *_fruitless_files(plan, index))
     return PreparedData(plan.fingerprint, plan.prefix, plan.spec.tokenizer, index, plan.notes, outcome)
+
+
+def _fruitless_files(plan: PreparationPlan, index: Index) -> list[str]:
+    """A sentence naming the files that gave no row: a filter's leavings among thousands of parts."""
+    rows: dict[str, int] = {}
+    for task, totals in zip(plan.tasks, index.tasks, strict=True):
+        rows[task.file.uri] = rows.get(task.file.uri, 0) + totals.rows
+    names = [uri.rsplit("/", 1)[-1] for uri, count in rows.items() if not count]
+    if not names:
+        return []
+    shown = ", ".join(names[:FILES_NAMED]) + (", ..." if names[FILES_NAMED:] else "")
+    return [f"{len(names)} file{'s' if names[1:] else ''} gave nothing to learn from: {shown}"]
 
 
 def _run_tasks(

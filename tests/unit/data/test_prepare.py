@@ -268,6 +268,15 @@ def test_nothing_is_told_where_every_record_was_used_whole(desk: Desk) -> None:
     assert desk.prepare().outcome == ()
 
 
+def test_files_that_gave_nothing_are_named(desk: Desk) -> None:
+    desk.chats("chats-1.jsonl", 5)
+    for name in ("chats-2.jsonl", "chats-4.jsonl"):
+        desk.write(name, ["", ""])
+    desk.job["data"]["train"] = [{"path": "chats-*.jsonl"}]
+    (told,) = desk.prepare().outcome
+    assert told == "2 files gave nothing to learn from: chats-2.jsonl, chats-4.jsonl"
+
+
 def test_a_format_found_by_looking_must_go_with_the_job_too(desk: Desk) -> None:
     desk.job["train"]["method"] = "pretrain"
     with pytest.raises(UserError, match="format messages, but method pretrain"):
