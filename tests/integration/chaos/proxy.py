@@ -45,12 +45,14 @@ class S3Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> S3Proxy:
-        threading.Thread(target=self._serve, name="s3-proxy", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="s3-proxy", daemon=True)
+        self._thread.start()
         assert self._ready.wait(10)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
 
     def at(self, moment: Moment, side: Side, act: Callable[[], None]) -> threading.Event:
         """Do `act` at the next request of this kind, which waits for it; the event says that it was done."""
@@ -75,6 +77,10 @@ class S3Proxy:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
+        for task in (left := asyncio.all_tasks(self._loop)):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked: list[Moment | None] = [None]
