@@ -72,7 +72,8 @@ def show(answer: dict[str, str], *, elapsed_s: float) -> None:
         "\nNext, on your own data (`source .venv/bin/activate` puts warpbeam on this shell's PATH):\n"
         "  warpbeam init mine --data my.jsonl     # looks at the data, writes mine/job.yaml\n"
         "  warpbeam run mine/job.yaml             # the same command resumes after an interruption\n"
-        f"  warpbeam chat {RUN}          # talk to the model that was just trained; `warpbeam down` stops the servers"
+        "  warpbeam export mine --name mine && warpbeam deploy mine    # then `warpbeam chat mine`\n"
+        f"`warpbeam chat {RUN}` talks to the model that was just trained; `warpbeam down` stops the servers"
     )
 
 

@@ -73,6 +73,13 @@ class InfraError(WarpbeamError):
     default_reason = "infra"
 
 
+class DiskFull(InfraError):
+    """A disk has no room left. Whoever started the command can free it, so for a script it is input (exit 2)."""
+
+    exit_code = 2
+    default_reason: ClassVar[str] = "disk_full"
+
+
 class RunFailed(WarpbeamError):
     """The training program itself ended badly."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpbeam.cli.options import JobFile, Json, Pool, RunName, Store, Team, open_runs
+from warpbeam.cli.options import JobFile, Json, Pool, RunName, Store, Team, open_runs, place_options
 from warpbeam.cli.output import note, out, print_json, say, warn
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def prepare(
     for split, data in found.items():
         facts = _facts(data)
         say(f"{split}: {facts['rows']:,} rows, {facts['loss_tokens']:,} loss tokens in {data.prefix}")
+    say(f"  $ warpbeam run {job}{place_options(pool)}")
 
 
 def _prepare_all(loaded: LoadedJob, config: StorageConfig, *, ray: bool, quiet: bool) -> dict[str, PreparedData]:

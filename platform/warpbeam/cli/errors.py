@@ -27,6 +27,11 @@ def report(error: WarpbeamError, *, as_json: bool) -> int:
     return error.exit_code
 
 
+def say_interrupted() -> None:
+    """Ctrl-C where a command has no end of its own for it: while it looks, or before it began."""
+    err.print(Text("interrupted"))
+
+
 def report_crash(error: BaseException, *, as_json: bool) -> int:
     """A bug of ours: a short message here, the traceback in a file; exit code 3."""
     path = _save_traceback(error)

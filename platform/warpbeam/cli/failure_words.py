@@ -24,7 +24,13 @@ def failure_error(run: str, fate: Fate, here: Path, where: str = "") -> Warpbeam
     ending = fate.ending
     if ending is None:
         return RunFailed(f"run {run!r} failed", fix=f"warpbeam logs {run}{where}", reason=fate.reason)
-    if ending.error is not None and ending.cause in (Cause.BAD_INPUT, Cause.PLATFORM, Cause.FENCED, Cause.INFRA):
+    if ending.error is not None and ending.cause in (
+        Cause.BAD_INPUT,
+        Cause.PLATFORM,
+        Cause.FENCED,
+        Cause.INFRA,
+        Cause.DISK_FULL,
+    ):
         return ending.error
     kinds: dict[str, type[WarpbeamError]] = {"platform": PlatformError, "infra": InfraError, "ml": RunFailed}
     kind = kinds.get(fate.owner, WarpbeamError)

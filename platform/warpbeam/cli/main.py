@@ -33,6 +33,9 @@ from warpbeam.cli import (
 )
 from warpbeam.errors import WarpbeamError
 
+INTERRUPTED = 130
+"""How typer ends on Ctrl-C, as shells count it; a run that was stopped ends with 1."""
+
 app = typer.Typer(
     name="warpbeam",
     help="Plan, train, watch and serve models: on this machine, or on a Ray cluster.",
@@ -79,8 +82,10 @@ def main() -> None:
         app()
     except WarpbeamError as error:
         sys.exit(errors.report(error, as_json=as_json))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            errors.say_interrupted()
+        raise
     except Exception as error:
         sys.exit(errors.report_crash(error, as_json=as_json))
 

@@ -46,7 +46,10 @@ def place_options(pool: str | None, store: str | None = None) -> str:
 
 
 def open_runs(pool: str | None, store: str | None) -> ObjectStore:
-    """The store that the watching verbs read."""
+    """The store that the watching verbs read, once it has answered."""
+    from warpbeam.storage.check import check_reachable
     from warpbeam.storage.connect import open_store
 
-    return open_store(storage_config(pool, store))
+    config = storage_config(pool, store)
+    check_reachable(config)
+    return open_store(config)

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+PIPED_WIDTH = 10_000  # whoever reads a pipe wants whole names, not columns of a terminal
+
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -45,7 +47,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
         table.add_column(name, justify="right" if name in right else "left", no_wrap=True, overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    out.print(table, soft_wrap=True)
+    out.print(table, soft_wrap=True, width=None if out.is_terminal else PIPED_WIDTH)
 
 
 def duration(seconds: float | None) -> str:

@@ -16,7 +16,7 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with a run from its newest checkpoint, with the job as the run has it."""
-    from warpbeam.cli.run import carry_out
+    from warpbeam.cli.run import carry_out, saying_interrupted
     from warpbeam.job import LoadedJob
     from warpbeam.launch.begin import Request, stored_job
     from warpbeam.launch.own_code import hooks
@@ -42,4 +42,5 @@ def resume(
     loaded = LoadedJob(job=job, path=root / "job.yaml", root=root, digest=digest(job))
     request = Request(loaded, load_pool(pool), accelerators)
     again = f"warpbeam resume {view.run}{place_options(pool, store)}"
-    carry_out(request, again, start_timeout_s=600.0, dry_run=False, yes=True, json=json, force=force, pool=pool)
+    with saying_interrupted(again):
+        carry_out(request, again, start_timeout_s=600.0, dry_run=False, yes=True, json=json, force=force, pool=pool)

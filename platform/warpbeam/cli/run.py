@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ import typer
 from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool, place_options
 from warpbeam.cli.output import note, print_json, say, warn
 from warpbeam.cli.plan import show_plan
-from warpbeam.errors import UnknownFate, WarpbeamError
+from warpbeam.errors import RunFailed, UnknownFate, WarpbeamError
 
 if TYPE_CHECKING:
     from warpbeam.launch.begin import Opened, Request
@@ -52,10 +53,11 @@ def run(
     from warpbeam.spec_file import placing
 
     request = Request(load_job(job), load_pool(pool), accelerators, fresh, frozenset(allow or ()))
-    with placing(job):
+    again = f"warpbeam run {job}{place_options(pool)}"
+    with placing(job), saying_interrupted(again):
         carry_out(
             request,
-            f"warpbeam run {job}{place_options(pool)}",
+            again,
             start_timeout_s=start_timeout,
             dry_run=dry_run,
             yes=yes,
@@ -111,6 +113,17 @@ def carry_out(
     elif fate.step > 0 or fate.ending is None:
         _show_end(opened, fate, again, where)
     _raise_fate(opened, fate, where, json)
+
+
+@contextlib.contextmanager
+def saying_interrupted(again: str) -> Iterator[None]:
+    """Ctrl-C before the driver sees to it: nothing was begun, and that is said."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunFailed(
+            "interrupted before training began", why="nothing was lost", fix=again, reason="interrupted"
+        ) from None
 
 
 def _import_ray() -> None:

@@ -32,7 +32,8 @@ def _lines(found: RunStatus) -> list[tuple[str, str]]:
     if found.attempt:
         lines.append(("attempt", _attempt(found)))
     if not found.state.ended and found.heartbeat_age_s is not None:
-        lines.append(("heartbeat", f"{duration(found.heartbeat_age_s)} ago, in phase {found.phase}"))
+        phase = f", in phase {found.phase}" if found.phase else ""
+        lines.append(("heartbeat", f"{duration(found.heartbeat_age_s)} ago{phase}"))
     if found.loss is not None:
         lines.append(("loss", f"{found.loss:.4f}"))
     if found.tokens_per_s is not None:

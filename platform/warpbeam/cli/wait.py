@@ -11,7 +11,8 @@ from warpbeam.cli.output import note, print_json, say, warn
 def wait(run: RunName, team: Team = None, pool: Pool = None, store: Store = None, json: Json = False) -> None:
     """Wait for a run's end; the exit code is its fate.
 
-    0 done, 1 failed or stopped, 4 not known (its processes vanished, or the record cannot be read).
+    0 done; 1 stopped, or failed by the job's own doing; 2 failed by its input; 3 failed by the platform or a machine;
+    4 not known (its processes vanished, or the record cannot be read).
     """
     from warpbeam.record.follow import wait_for_end
     from warpbeam.record.states import RunState
@@ -25,5 +26,5 @@ def wait(run: RunName, team: Team = None, pool: Pool = None, store: Store = None
         print_json({"run": view.run, "team": view.team, "state": state, "reason": reason})
     else:
         say(f"{view.run}: {state}" + (f" ({reason})" if reason else ""))
-    codes = {RunState.DONE: 0, RunState.FAILED: 1, RunState.STOPPED: 1}
+    codes = {RunState.DONE: 0, RunState.FAILED: view.failure_code(), RunState.STOPPED: 1}
     raise typer.Exit(codes.get(state, 4))

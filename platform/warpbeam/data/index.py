@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from warpbeam.data.files import SourceFile
 from warpbeam.data.stats import KEPT_PLACES, BadPlace, TaskStats
-from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
+from warpbeam.errors import DiskFull, InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.storage.store import ObjectMissing, ObjectStore
 
 VERSION = 1
@@ -200,7 +200,7 @@ def preparation_error(store: ObjectStore, prefix: str) -> WarpbeamError | None:
 def error_from_dict(value: Mapping[str, str]) -> WarpbeamError:
     """An error that went through JSON (`WarpbeamError.to_dict`), with its owner and so its exit code."""
     owners: dict[str, type[WarpbeamError]] = {"ml": UserError, "platform": PlatformError}
-    cls = owners.get(value["owner"], InfraError)
+    cls = DiskFull if value["reason"] == DiskFull.default_reason else owners.get(value["owner"], InfraError)
     return cls(value["what"], why=value["why"], fix=value["fix"], reason=value["reason"])
 
 

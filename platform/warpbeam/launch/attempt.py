@@ -114,7 +114,7 @@ class Attempt:
         self.group = WorkerGroup(self.plan, self.pool, self._task(), own_ray=self.session.is_local)
         self.timeline_s: dict[str, float] = {}
         self._state = RunState.STARTING
-        self._gone = False
+        self.gone = False
         self._compute_before_s = self.clock.totals()[Phase.COMPUTE]
         self._window_at: tuple[float, float] | None = None
         self._stop_sent = False
@@ -138,9 +138,9 @@ class Attempt:
 
     def _tick(self) -> None:
         progress = self.watch.look()
-        if self.stop_wanted() and (progress.ranks_up == 0 or not self._gone):
+        if self.stop_wanted() and (progress.ranks_up == 0 or not self.gone):
             raise StoppedEarly
-        if not self._gone:
+        if not self.gone:
             self._try_go()
         else:
             self.preparation.check()  # data that turns out bad ends a training that has begun on its first part
@@ -192,7 +192,7 @@ class Attempt:
             self.claim.total(total)
         self.watch.total_steps = total
         self._word(True, {"data": {"train_prefix": places.train, "eval_prefix": places.eval}})
-        self._gone = True
+        self.gone = True
         if self._state is not RunState.WAITING:
             self._open_window()
 
@@ -225,7 +225,7 @@ class Attempt:
             self.claim.state(RunState.STARTING, members=self.watch.ranks.values())
             self._mark("workers")
             self._state = RunState.STARTING
-            if not self._gone:
+            if not self.gone:
                 self.clock.switch(Phase.PREPARE)
             else:
                 self._open_window()
@@ -324,7 +324,7 @@ class Attempt:
     def _call_off(self) -> None:
         """End the ranks: those that wait, those on their way and, at a second Ctrl-C, those that train."""
         self.called_off = True
-        if not self._gone:
+        if not self.gone:
             self._word(False, {})
         self.group.abort()
 

@@ -42,6 +42,7 @@ _ALWAYS_OUT = GitIgnoreSpec.from_lines(
             ".ipynb_checkpoints/",
         ),
         *(".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".env"),
+        *("*-certificate/", "wandb/", "mlruns/"),  # what `certify` and trackers write beside a job
     ]
 )
 
@@ -168,8 +169,14 @@ def _walk(
                     yield from _walk(path, f"{name}/", ignores, links)
             elif entry.is_symlink() and not _points_inside(path, folder, prefix):
                 links.append(name)
-            elif stat.S_ISREG((info := path.stat()).st_mode):
+            elif stat.S_ISREG((info := path.stat()).st_mode) and not _is_own_output(info):
                 yield PackedFile(name, path, info.st_size, info.st_mtime_ns, bool(info.st_mode & stat.S_IXUSR))
+
+
+def _is_own_output(info: os.stat_result) -> bool:
+    """Whether this very command writes there (`warpbeam submit ... > submit.log`): it grows while it is packed."""
+    own = [os.fstat(stream) for stream in (1, 2)]
+    return any((one.st_dev, one.st_ino) == (info.st_dev, info.st_ino) for one in own)
 
 
 def _left_out(name: str, ignores: _Ignores) -> bool:

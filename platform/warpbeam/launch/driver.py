@@ -314,6 +314,6 @@ class Driver:
         return {**ray, **first}
 
     def _on_first_signal(self) -> None:
-        trains = self.attempt is not None and self.attempt.watch.first_step_at is not None
+        trains = self.attempt is not None and self.attempt.gone
         how = "after the current step, with a checkpoint" if trains else "before the first step"
         self.reporter.warn(f"stopping {how}; once more ends it at once")

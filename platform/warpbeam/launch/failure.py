@@ -26,6 +26,7 @@ class Cause(StrEnum):
     NODE_LOST = "node_lost"
     STALLED = "stalled"
     INFRA = "infra"
+    DISK_FULL = "disk_full"
     NO_RESOURCES = "no_resources"
     FENCED = "fenced"
     PLATFORM = "platform"
@@ -69,6 +70,7 @@ _STOPS: dict[Cause, Owner] = {
     Cause.NO_RESOURCES: "platform",
     Cause.FENCED: "infra",
     Cause.PLATFORM: "platform",
+    Cause.DISK_FULL: "infra",
     Cause.UNKNOWN: "unknown",
 }
 _GIVEN_UP: dict[Cause, Owner] = {

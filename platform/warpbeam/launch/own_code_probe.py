@@ -8,6 +8,7 @@ Imports nothing of ours: it starts quickly, and a user's module meets an ordinar
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -58,6 +59,9 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
             "why": f"it has {', '.join(own) or 'none'}; a callback has any of {', '.join(_MOMENTS)}",
             "fix": "write one of them, for example: def on_step(self, ctx, row): ...",
         }
+    for package in getattr(found, "requires", ()) if argument_count == 0 else ():
+        if lacking := _lacking(package):
+            return lacking
     if misfit := _misfit(found, argument_count):
         return {"what": "does not take its arguments", "why": misfit, "fix": ""}
     if argument_count == 0 and isinstance(found, type):
@@ -66,6 +70,22 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
             if inspect.isfunction(method) and (misfit := _misfit(method, called.count(",") + 1)):
                 what = f"has an {moment} that does not take its arguments"
                 return {"what": what, "why": misfit, "fix": f"write: def {called}: ..."}
+    return None
+
+
+def _lacking(package: str) -> dict[str, str] | None:
+    """What is wrong with a package that a callback says it `requires`."""
+    if importlib.util.find_spec(package) is None:
+        return {
+            "what": f"needs {package}, which is not installed",
+            "why": "",
+            "fix": f"install {package!r} in this environment",
+        }
+    try:
+        importlib.import_module(package)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        return {"what": f"needs {package}, which is installed and does not import", "why": why, "fix": "mend it first"}
     return None
 
 

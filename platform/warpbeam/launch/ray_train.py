@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
+from warpbeam.errors import DiskFull, InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.launch.failure import Cause
 from warpbeam.launch.rank import RankError, RankTask, rank_main
 from warpbeam.plan.plan import Plan
@@ -219,6 +219,8 @@ def _from_ranks(failures: dict[int, Exception]) -> Ending:
 def _from_ours(error: WarpbeamError, facts: dict[str, Any]) -> Ending:
     if error.reason == "fenced":
         cause = Cause.FENCED
+    elif isinstance(error, DiskFull):
+        cause = Cause.DISK_FULL
     elif isinstance(error, UserError):
         cause = Cause.BAD_INPUT
     elif isinstance(error, PlatformError):
@@ -265,4 +267,7 @@ def _is_echo(failure: RankError) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+    """The first line; where that announces another (`due to error:`), the last one with it."""
+    lines = f"{type(error).__name__}: {error}".strip().splitlines()
+    more = f" {lines[-1].strip()}" if lines[0].endswith(":") and lines[1:] else ""
+    return f"{lines[0][:300]}{more[:300]}"

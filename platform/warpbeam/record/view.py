@@ -98,6 +98,13 @@ class RunView:
             return state, reason
         return RunState.INTERRUPTED, "processes_gone"
 
+    def failure_code(self) -> int:
+        """The exit code that the command of a failed run ended with, by what the log says of the failure."""
+        failed = [entry for entry in self.log.read() if entry.kind == "state"][-1].extra
+        if failed.get("reason") in ("bad_input", "disk_full"):
+            return 2
+        return 3 if failed.get("owner") in ("platform", "infra", "unknown") else 1
+
     def attempts(self) -> list[str]:
         """Names of the attempts, oldest first."""
         return [entry.attempt for entry in self.log.read() if entry.kind == "claim"]
@@ -168,7 +175,8 @@ class RunView:
         summary = self.summary(attempt)
         if summary:
             return dict(summary["buckets"])
-        ranks = [beat["buckets"] for who, (beat, _) in self.heartbeats(attempt).items() if who.startswith("rank-")]
+        beats = {who: beat for who, (beat, _) in self.heartbeats(attempt).items() if who.startswith("rank-")}
+        ranks = [beat["buckets"] for beat in beats.values() if "buckets" in beat]  # a first sign of life has none
         names = {name for rank in ranks for name in rank}
         return {name: sum(rank.get(name, 0.0) for rank in ranks) / len(ranks) for name in sorted(names)}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from warpbeam.errors import InfraError, PlatformError
@@ -29,6 +30,16 @@ def check_store(config: StorageConfig) -> None:
             store_tls, wrong_region, no_conditional_put, store_refused, no_permission, bad_storage (its `reason`).
         PlatformError, InfraError: a full disk, a store that fails, an embedded server that cannot start.
     """
+    _ask(config, _check_create_if_absent)
+
+
+def check_reachable(config: StorageConfig) -> None:
+    """One question to the store, for a command that only reads. Raises as `check_store`."""
+    _ask(config, lambda store: store.head(PROBE_KEY))
+
+
+def _ask(config: StorageConfig, question: Callable[[ObjectStore], object]) -> None:
+    """Ask with little patience; what whoever wrote the address can mend is a StoreSetupError."""
     if config.kind == "local":
         _check_folder(local_path(config.uri))
         store = open_store(config)
@@ -38,7 +49,7 @@ def check_store(config: StorageConfig) -> None:
 
         store = S3Store(config, PROBE_SETTINGS)
     try:
-        _check_create_if_absent(store)
+        question(store)
     except ObjectMissing as error:
         raise StoreSetupError(
             f"the store {store.uri} does not keep what it is given",

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from warpbeam.errors import InfraError, PlatformError, WarpbeamError
+from warpbeam.errors import DiskFull, InfraError, PlatformError, WarpbeamError
 
 TEMP_PREFIX = ".warpbeam-tmp-"
 """Names that begin so are half-written files: never listed, safe to delete when nothing runs."""
@@ -31,12 +31,11 @@ def disk_errors(path: Path) -> Iterator[None]:
 def disk_error(error: OSError, path: Path) -> WarpbeamError:
     """What a system error about `path` means for a person."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return InfraError(
+        return DiskFull(
             f"disk full: {path}",
             why=f"{error.strerror}; {_free_space(path)}",
             fix=f"free space on the disk of {path.parent}, or use a larger one: TMPDIR and WARPBEAM_HOME say where "
             "temporary files and this machine's own server are, the pool's `storage` where runs are kept",
-            reason="disk_full",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PlatformError(

@@ -24,7 +24,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from warpbeam.errors import InfraError, PlatformError
+from warpbeam.errors import DiskFull, InfraError, PlatformError
 from warpbeam.storage import seaweedfs
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.disk import disk_errors, replace_file
@@ -125,18 +125,17 @@ def stop_server(home: Path) -> bool:
         return running
 
 
-def disk_full(home: Path) -> InfraError | None:
+def disk_full(home: Path) -> DiskFull | None:
     """The error to give for a failed write when the disk of this home is (nearly) full, else None."""
     data_dir = home / "s3" / "data"
     with contextlib.suppress(OSError):
         usage = shutil.disk_usage(data_dir)
         if usage.free < _LOW_DISK_BYTES:
-            return InfraError(
+            return DiskFull(
                 f"disk full: {data_dir}",
                 why=f"{usage.free / 2**20:.0f} MiB free of {usage.total / 2**30:.1f} GiB; the embedded S3 server "
                 "needs about 1 GiB to go on writing",
                 fix="free space on that disk, or set WARPBEAM_HOME to a folder on a larger one",
-                reason="disk_full",
             )
     return None
 

@@ -13,7 +13,7 @@ from botocore import exceptions as boto_errors
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from warpbeam.errors import InfraError, WarpbeamError
+from warpbeam.errors import DiskFull, InfraError, WarpbeamError
 from warpbeam.storage.store import ObjectMissing, StoreSetupError
 
 S3_ERRORS = (BotoCoreError, ClientError, Boto3Error, ResponseParserError)
@@ -173,7 +173,7 @@ def _from_failure(error: ClientError, uri: str, endpoint_url: str | None) -> War
             reason="clock_skew",
         )
     if code in _FULL or status == 507:
-        return InfraError(f"disk full: the store of {uri}{_at(endpoint_url)}", why=code, reason="disk_full")
+        return DiskFull(f"disk full: the store of {uri}{_at(endpoint_url)}", why=code)
     if status is not None and 300 <= status < 500 and status not in (408, 429):
         return _not_s3(uri, endpoint_url, f"it answered {error.operation_name} with {_said(error, code, status)}")
     return InfraError(

@@ -7,9 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warpbeam.errors import WarpbeamError
 from warpbeam.train.process_end import end_with, end_with_launcher
+
+if TYPE_CHECKING:
+    from warpbeam.train.torchrun import Options
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,18 +43,20 @@ def main(arguments: Sequence[str]) -> int:
             print(f"error: {told}", file=sys.stderr, flush=True)
         return told.exit_code
     if first:
-        print(_farewell(outcome, given.job), flush=True)
+        print(_farewell(outcome, options), flush=True)
     return 0
 
 
-def _farewell(outcome: object, job: Path) -> str:
+def _farewell(outcome: object, options: Options) -> str:
+    from warpbeam.job import load_job
     from warpbeam.train.worker import Outcome
 
     if not isinstance(outcome, Outcome):
         return "this run is finished already: nothing to do (--fresh trains it anew)"
     if outcome.state == "stopped":
         return f"stopped after step {outcome.step}, with a checkpoint; the same command goes on from there"
-    return f"done: {outcome.step} steps"
+    following = "list    # under which name" if options.fresh else f"export {load_job(options.job).job.name}"
+    return f"done: {outcome.step} steps\n  $ warpbeam {following}"
 
 
 if __name__ == "__main__":

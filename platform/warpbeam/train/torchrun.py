@@ -87,7 +87,7 @@ def train(options: Options, ranks: Ranks) -> Outcome | None:
             opening.failed(error)
         raise
     if opening is not None:
-        opening.ended(outcome)
+        opening.ended(outcome, "interrupted" if stop.is_set() else "asked")
     return outcome
 
 
@@ -149,9 +149,10 @@ class _Opening:
         """The ranks are about to train (a callback's moment)."""
         self.claim.state(RunState.RUNNING)
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: Outcome, stopped_because: str) -> None:
         """The engine returned."""
-        self._end(outcome.state, "asked" if outcome.state == "stopped" else "", outcome.step, outcome.metrics)
+        reason = stopped_because if outcome.state == "stopped" else ""
+        self._end(outcome.state, reason, outcome.step, outcome.metrics)
 
     def failed(self, error: BaseException) -> None:
         """This rank raised; a rank that was killed says nothing, and readers see the run as interrupted."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -95,6 +97,16 @@ def test_gigabytes_are_refused_without_reading_them(tmp_path: Path) -> None:
         file.truncate(20_000_000_000)
     with pytest.raises(UserError, match=r"20,000\.0 MB in 1 files; the limit is 100\.0 MB"):
         pack(read_folder(root), tmp_path / "w.zip")
+
+
+def test_the_commands_own_output_stays_home(tmp_path: Path) -> None:
+    """`warpbeam submit job.yaml > submit.log`, in the folder that is packed."""
+    write(tmp_path, {"job.yaml": "x", "other.log": "kept"})
+    probe = "from pathlib import Path; from warpbeam.launch.bundle import read_folder\n"
+    probe += "print([file.name for file in read_folder(Path('.')).files])"
+    with (tmp_path / "submit.log").open("w") as log:
+        subprocess.run([sys.executable, "-c", probe], stdout=log, check=True, cwd=tmp_path)
+    assert (tmp_path / "submit.log").read_text() == "['job.yaml', 'other.log']\n"
 
 
 @pytest.mark.parametrize("change", ["longer", "gone", "same size"])

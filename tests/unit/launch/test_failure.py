@@ -42,6 +42,7 @@ def test_a_new_checkpoint_renews_the_budget() -> None:
         (Cause.NO_RESOURCES, "platform"),
         (Cause.FENCED, "infra"),
         (Cause.PLATFORM, "platform"),
+        (Cause.DISK_FULL, "infra"),
         (Cause.UNKNOWN, "unknown"),
     ],
 )

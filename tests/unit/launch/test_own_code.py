@@ -73,6 +73,23 @@ def test_a_callback_that_would_never_be_called_is_refused(root: Path) -> None:
     assert "it has on_stepp; a callback has any of on_start, on_step" in caught.value.why
 
 
+def test_what_a_callback_requires_is_there(root: Path) -> None:
+    (root / "half.py").write_text("import not_there.inside\n")
+    (root / "track.py").write_text(
+        "class Base:\n    def on_end(self, ctx, state): ...\n"
+        "class Good(Base):\n    requires = ('json',)\n"
+        "class Lacks(Base):\n    requires = ('json', 'not_there')\n"
+        "class Broken(Base):\n    requires = ('half',)\n"
+    )
+    check_own_code(job(code={"callbacks": ["track:Good"]}), root)
+    with pytest.raises(UserError, match="needs not_there, which is not installed") as caught:
+        check_own_code(job(code={"callbacks": ["track:Lacks"]}), root)
+    assert (caught.value.fix, caught.value.exit_code) == ("install 'not_there' in this environment", 2)
+    with pytest.raises(UserError, match="needs half, which is installed and does not import") as caught:
+        check_own_code(job(code={"callbacks": ["track:Broken"]}), root)
+    assert "No module named 'not_there'" in caught.value.why
+
+
 def test_a_callback_is_made_without_arguments(root: Path) -> None:
     with pytest.raises(UserError, match=r"code\.callbacks: 'my_hooks:Log' does not take"):
         check_own_code(job(code={"callbacks": ["my_hooks:Log"]}), root)

@@ -8,7 +8,7 @@ from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 
-from warpbeam.errors import InfraError, UserError
+from warpbeam.errors import DiskFull, InfraError, UserError
 from warpbeam.launch.failure import Cause
 from warpbeam.launch.rank import RankError
 from warpbeam.launch.ray_train import explain, find_ours
@@ -59,6 +59,13 @@ def test_our_own_errors_keep_their_class() -> None:
     assert ending.cause is Cause.BAD_INPUT
     assert ending.error is ours
     assert explain(group(r0=spoke(0, 1.0, "x", error=InfraError("store away")))).cause is Cause.INFRA
+    assert explain(group(r0=spoke(0, 1.0, "x", error=DiskFull("disk full: /d")))).cause is Cause.DISK_FULL
+
+
+def test_an_error_that_announces_another_is_told_with_it() -> None:
+    ending = explain(RuntimeError("a worker failed to initialize due to error:\n  trace\nImportError: no pyarrow\n"))
+    assert ending.what == "RuntimeError: a worker failed to initialize due to error: ImportError: no pyarrow"
+    assert explain(RuntimeError("one\ntwo")).what == "RuntimeError: one"
 
 
 def test_no_room_in_time() -> None:

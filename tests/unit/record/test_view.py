@@ -14,6 +14,7 @@ from warpbeam.record.states import RunState
 from warpbeam.record.stop import request_stop
 from warpbeam.record.stream import StreamWriter
 from warpbeam.record.view import RunView, eta_s, find_run, list_runs
+from warpbeam.storage.layout import heartbeat_key
 from warpbeam.storage.local import LocalStore
 
 GONE = Member("driver", "elsewhere", 1, 0.0, "an-earlier-boot")
@@ -68,6 +69,31 @@ def test_status_tells_step_total_loss_and_time(store: LocalStore) -> None:
     assert status.loss == pytest.approx(2.3)
     assert status.eta_s == pytest.approx(26.0)
     json.dumps(status.to_dict())
+
+
+def test_a_rank_that_has_just_said_that_it_is_there(store: LocalStore) -> None:
+    """Its first sign of life tells no times yet."""
+    claimed(store)
+    beat = {**this_process("rank-0").to_dict(), "attempt": "0001-aa", "step": 0, "phase": "start"}
+    store.put(heartbeat_key("support", "sft", "0001-aa", "rank-0"), json.dumps(beat).encode())
+    status = RunView(store, "support", "sft").status()
+    assert (status.state, status.phase, status.buckets) == (RunState.STARTING, "start", {})
+
+
+@pytest.mark.parametrize(
+    ("reason", "owner", "code"),
+    [
+        ("user_code_failed", "ml", 1),
+        ("bad_input", "ml", 2),
+        ("disk_full", "infra", 2),
+        ("no_resources", "platform", 3),
+        ("too_many_failures", "infra", 3),
+        ("crash", "unknown", 3),
+    ],
+)
+def test_the_exit_code_of_a_failure(store: LocalStore, reason: str, owner: str, code: int) -> None:
+    RunLog(store, "support", "sft").claim("0001-aa", [this_process("driver")]).state("failed", reason, owner=owner)
+    assert RunView(store, "support", "sft").failure_code() == code
 
 
 def test_eta_needs_two_steps_and_a_total() -> None:

@@ -7,7 +7,7 @@ from boto3.exceptions import S3UploadFailedError
 from botocore import exceptions as boto_errors
 from botocore.exceptions import ClientError
 
-from warpbeam.errors import InfraError, WarpbeamError
+from warpbeam.errors import DiskFull, InfraError, WarpbeamError
 from warpbeam.storage import ObjectMissing, StoreSetupError
 from warpbeam.storage.s3_errors import translate
 
@@ -35,7 +35,7 @@ def _answer(code: str, status: int) -> ClientError:
         (_answer("NotImplemented", 501), StoreSetupError, "store_unsupported"),
         (_answer("MethodNotAllowed", 405), StoreSetupError, "store_refused"),
         (_answer("RequestTimeTooSkewed", 403), InfraError, "clock_skew"),
-        (_answer("InsufficientStorage", 507), InfraError, "disk_full"),
+        (_answer("InsufficientStorage", 507), DiskFull, "disk_full"),
         (_answer("SlowDown", 503), InfraError, "store_failed"),
         (_answer("InternalError", 500), InfraError, "store_failed"),
         (boto_errors.NoCredentialsError(), StoreSetupError, "no_credentials"),

@@ -3,7 +3,8 @@
     code: {callbacks: ["warpbeam.train.callbacks.trackers:WandB"]}       # WANDB_* from the environment
     code: {callbacks: ["warpbeam.train.callbacks.trackers:MLflow"]}      # MLFLOW_TRACKING_URI from the environment
 
-Neither package is a dependency. The run's own record stays the truth; a resumed run keeps its run in the tracker.
+Neither package is a dependency: `pip install 'warpbeam[trackers]'` brings both. `requires` is checked when the run is
+planned. The run's own record stays the truth; a resumed run keeps its run in the tracker.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 class WandB(Callback):
     """One W&B run for each of our runs; the project is the team."""
 
+    requires = ("wandb",)
     _run: Any = None
 
     def on_start(self, ctx: Context) -> None:
@@ -51,6 +53,7 @@ class WandB(Callback):
 class MLflow(Callback):
     """One MLflow run for each of our runs; the experiment is the team."""
 
+    requires = ("mlflow",)
     _client: Any = None
 
     def on_start(self, ctx: Context) -> None:
@@ -94,8 +97,8 @@ def _package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise PlatformError(
-            f"code.callbacks names {name}, which is not installed where the ranks run",
-            why=str(error),
-            fix=f"install it in the image or environment: pip install {name}",
+            f"code.callbacks needs {name}, which cannot be imported where the ranks run",
+            why=f"{type(error).__name__}: {error}",
+            fix="install it in the image or environment: pip install 'warpbeam[trackers]'",
             reason="missing_package",
         ) from error
