@@ -23,7 +23,7 @@ class TerminalReporter:
         self._live = Live(console=err, refresh_per_second=4, transient=True) if _is_live(live) else None
         self._shown = ""
         self._plain_at = float("-inf")
-        self._plain_step = -1
+        self._plain_key: int | None = None
 
     def __enter__(self) -> TerminalReporter:
         if self._live:
@@ -64,8 +64,8 @@ class TerminalReporter:
             if line != self._shown:
                 self._shown = line
                 self._live.update(Text(line, style="cyan"))
-        elif key != self._plain_step and self._now() - self._plain_at >= PLAIN_EVERY_S:
-            self._plain_at, self._plain_step = self._now(), key
+        elif key != self._plain_key and self._now() - self._plain_at >= PLAIN_EVERY_S:
+            self._plain_at, self._plain_key = self._now(), key
             err.print(Text(line))
 
 
