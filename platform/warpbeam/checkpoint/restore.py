@@ -200,16 +200,16 @@ class CheckpointReader:
 
 def fetch_verified(store: ObjectStore, file: FileEntry, path: Path) -> None:
     """Download a checkpoint's file and compare size and sha256; `CheckpointBroken` names what is wrong."""
+    digest = hashlib.sha256()
     try:
-        store.download(file.key, path)
+        store.download(file.key, path, digest=digest)
     except ObjectMissing as error:
         raise _missing(file) from error
     size = path.stat().st_size
     if size != file.size:
         raise CheckpointBroken(f"{file.key} is damaged", why=f"it has {size} bytes, the manifest says {file.size}")
-    with path.open("rb") as opened:
-        if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
-            raise CheckpointBroken(f"{file.key} is damaged", why="its sha256 is not the manifest's")
+    if digest.hexdigest() != file.sha256:
+        raise CheckpointBroken(f"{file.key} is damaged", why="its sha256 is not the manifest's")
 
 
 def read_manifest(store: ObjectStore, commit: Entry) -> Manifest:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from warpbeam.checkpoint.shard import PieceData
+    from warpbeam.storage.bandwidth import Bandwidth
     from warpbeam.storage.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class CheckpointSave:
         rng: Mapping[str, torch.Tensor] | None = None,
         tmp: Path,
         number: int = 1,
+        limit: Bandwidth | None = None,
         after_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to write and upload.
@@ -104,11 +106,13 @@ class CheckpointSave:
             rng: this rank's random states (`capture_rng()`).
             tmp: local folder for the shard until it is uploaded.
             number: which save of this step by this attempt it is, from 1: each has a folder of its own.
+            limit: the cap on the upload, shared with the process's other saves.
             after_commit: called on rank 0's commit thread once the checkpoint is real.
         """
         self.step = step
         self.collected = False
         self._store, self._claim, self._rank, self._state = store, claim, rank, state
+        self._limit, self._given_up = limit, threading.Event()
         self._after_commit = after_commit
         folder = claim.attempt if number == 1 else f"{claim.attempt}.{number}"
         self._prefix = layout.checkpoint_prefix(claim.log.team, claim.log.run, step, folder)
@@ -132,6 +136,11 @@ class CheckpointSave:
         thread = self._committing or self._uploading
         thread.join(timeout_s)
         return not thread.is_alive()
+
+    def abandon(self, timeout_s: float) -> None:
+        """Give up this rank's upload, if it has not ended; waits so long at most for what is on its way."""
+        self._given_up.set()
+        self._uploading.join(timeout_s)
 
     def collect(self, gather: Gather) -> None:
         """Collective: rank 0 learns what all ranks have uploaded, and begins the commit."""
@@ -165,7 +174,11 @@ class CheckpointSave:
                 self._claim.check()  # a fenced attempt should not fill the store
             shard = write_shard(pieces, path, rng)
             # Training goes on meanwhile, so a store may be away for minutes before the save is given up.
-            patiently(lambda: self._store.upload(path, f"{self._prefix}/{name}"), on_trouble=_say_away)
+            patiently(
+                lambda: self._store.upload(path, f"{self._prefix}/{name}", limit=self._limit, cancel=self._given_up),
+                on_trouble=_say_away,
+                sleep=self._given_up.wait,
+            )
             self._mine = _Uploaded(f"{self._prefix}/{name}", shard)
         except Exception as error:
             self._mine = _as_ours(error, self._rank)

@@ -22,12 +22,13 @@ def patiently(
     *,
     limit_s: float = LIMIT_S,
     on_trouble: Callable[[InfraError], None] = lambda error: None,
-    sleep: Callable[[float], None] | None = None,
+    sleep: Callable[[float], object] | None = None,
 ) -> T:
     """What `work` returns, however often the store was away before; after `limit_s` its last error is raised.
 
     Args:
         on_trouble: told each error that is tried again.
+        sleep: waits so many seconds; one that returns earlier makes `work` be tried at once.
     """
     options = {} if sleep is None else {"sleep": sleep}
     retrying = Retrying(
