@@ -24,7 +24,7 @@ Fault = Literal[
     "stall",  # a GET's answer, or a PUT's body that is not read
     "silence",  # a PUT's body is read, and no answer comes
     "reset",
-    "slow",  # the body is read at 5 MB/s
+    "slow",  # the body is read at 4 MB/s
     "unavailable",
     "forget",  # a PUT's object or a completed upload, which looks as if it never was
     "truncate",  # the completed object is a byte short
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         if slow:
             pieces = []
             while size:
-                pieces.append(self.rfile.read(min(size, 500_000)))
+                pieces.append(self.rfile.read(min(size, 400_000)))
                 size -= len(pieces[-1])
                 time.sleep(0.1)
             return b"".join(pieces)

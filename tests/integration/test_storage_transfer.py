@@ -80,7 +80,8 @@ def test_a_part_that_fails_is_sent_again_in_seconds(
 def test_a_part_on_a_slow_line_is_not_taken_for_a_stalled_one(
     scripted: ScriptedS3, store: S3Store, tmp_path: Path
 ) -> None:
-    """The timeout counts for a piece of a part; a whole one takes longer here."""
+    """The timeout counts for a piece of a part; a whole one takes four seconds here."""
+    store = S3Store(store.config, ClientSettings(connect_timeout_s=1, read_timeout_s=10))
     small = tmp_path / "small"
     small.write_bytes(os.urandom(PART_BYTES))
     scripted.script["PUT"].append("slow")

@@ -14,7 +14,7 @@ MIN_PART_BYTES = 5 << 20
 MAX_PARTS = 10_000
 """S3's most for one object."""
 THREADS = 4
-"""Parts of one transfer that are on their way at once."""
+"""Parts of one upload that are on their way, and in memory, at once."""
 
 
 class Part(NamedTuple):

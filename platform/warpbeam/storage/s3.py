@@ -119,7 +119,7 @@ class S3Store:
             parts.check()
 
     def download(self, key: str, path: Path, *, digest: Digest | None = None) -> None:
-        """See ObjectStore. Memory is THREADS blocks of BLOCK_BYTES."""
+        """See ObjectStore. Memory is RANGES_AT_ONCE blocks of BLOCK_BYTES."""
         info = self._known(key)
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)

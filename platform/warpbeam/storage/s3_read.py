@@ -20,7 +20,7 @@ from botocore import exceptions as boto_errors
 from urllib3.exceptions import HTTPError
 
 from warpbeam.errors import InfraError
-from warpbeam.storage.parts import THREADS, Part, cut
+from warpbeam.storage.parts import Part, cut
 from warpbeam.storage.s3_errors import error_code, status_code
 from warpbeam.storage.store import Digest
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
 T = TypeVar("T")
+RANGES_AT_ONCE = 8
+"""Of one download, each with a block of memory and a connection."""
 TRIES = 5
 """Of a body that breaks without giving a single byte more."""
 BLOCK_BYTES = 256 << 10
@@ -154,12 +156,12 @@ class S3Object:
 
 
 def download(source: S3Object, size: int, descriptor: int, digest: Digest | None = None) -> None:
-    """Fetch an object of `size` bytes into an empty file, THREADS ranges at a time; memory is THREADS blocks.
+    """Fetch an object of `size` bytes into an empty file, RANGES_AT_ONCE of it at a time; memory is as many blocks.
 
     `digest` is fed all of it, in order, while later ranges are on their way.
     """
     parts = cut(size)
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="warpbeam-range") as pool:
+    with ThreadPoolExecutor(RANGES_AT_ONCE, thread_name_prefix="warpbeam-range") as pool:
         arriving = [pool.submit(source.pour, part, descriptor) for part in parts]
         try:
             for part, arrived in zip(parts, arriving, strict=True):
