@@ -23,7 +23,6 @@ from warpbeam.storage.bandwidth import Bandwidth
 from warpbeam.storage.config import StorageConfig, split_s3_uri
 from warpbeam.storage.disk import disk_errors, replacing
 from warpbeam.storage.keys import check_key, check_prefix, join_key
-from warpbeam.storage.parts import PART_BYTES
 from warpbeam.storage.s3_client import DEFAULT_SETTINGS, ClientSettings, forget_client, s3_client
 from warpbeam.storage.s3_errors import (
     S3_ERRORS,
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SMALL_BYTES = 1 << 20
+"""Up to here bytes are put in one request that asks nothing first and is not looked at afterwards."""
 STREAM_BYTES = 8 << 20
 """One ranged GET of `open_stream`."""
 _CONFLICT_TRIES = 8
@@ -71,7 +72,7 @@ class S3Store:
 
     def put(self, key: str, data: bytes) -> None:
         """See ObjectStore."""
-        if len(data) > 2 * PART_BYTES:
+        if len(data) > SMALL_BYTES:
             view = memoryview(data)
             self._send(
                 key,
