@@ -259,6 +259,12 @@ class CheckpointSpec(Section):
         True,
         description="Copy the state to host memory and go on while it is written; false: no copy, training waits.",
     )
+    upload_limit_mb_per_s: float | None = Field(
+        None,
+        ge=1,
+        examples=["200"],
+        description="How fast each rank uploads at most, in 10^6 bytes a second. Default: as fast as it goes.",
+    )
     store: StoreLocation | None = Field(
         None, examples=['"s3://bucket/prefix"'], description="Default: the pool's store."
     )

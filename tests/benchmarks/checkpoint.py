@@ -9,12 +9,18 @@ machine, which shares its cores. Within each block, in turn:
 - `stall`: how long `Checkpoints.save` keeps the loop with `background: true`;
 - `save`: how long it takes with `background: false`, until the commit is in the log;
 - `upload`, `boto upload`: the same shard file by our store, and by boto3's `upload_file` with its defaults;
-- `restore`, `boto download`, `cp`: the newest checkpoint into the state; the shard by `download_file`; a plain copy.
+- `download`, `boto download`, `cp`: the shard by our store, by `download_file`, and a plain copy of the file;
+- `restore`, `boto restore`: the newest checkpoint into the state, its sha256 verified; the shard by `download_file`,
+  its sha256, and a copy into the state: the same work the plain way.
+
+The server takes several times more processor time for an upload than any client, on the same cores: a ratio of seconds
+then shows the server. So the processor time of client and server is printed too, for each gigabyte.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import statistics
@@ -25,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import psutil
 import torch
 
 from tests.benchmarks.paired import Ratio, report
@@ -94,7 +101,9 @@ class Bench:
         self.step = 0
         self.shard = folder / "shard.safetensors"
         with self.shard.open("wb") as file:
-            file.write(os.urandom(1 << 20) * (self.bytes >> 20))
+            file.write((os.urandom(1 << 20) * ((self.bytes >> 20) + 1))[: self.bytes])
+        self.server = psutil.Process(server.pid)
+        self.cpu: dict[str, list[tuple[float, float]]] = {}
         self.bucket = server.bucket
         self.boto = boto3.client(
             "s3",
@@ -118,19 +127,55 @@ class Bench:
         )
 
     def block(self) -> dict[str, float]:
-        """Seconds of each arm."""
+        """Seconds of each arm. Ours and boto's change places from block to block."""
         self.step += 1
         found = {"copy": timed(self._copy)}
         found["stall"] = timed(lambda: self.background.save(self.state, self.step, {}, {}))  # type: ignore[arg-type]
         self.background.settle()
         found["save"] = timed(lambda: self.waiting.save(self.state, self.step, {}, {}))  # type: ignore[arg-type]
-        found["upload"] = timed(lambda: self.store.upload(self.shard, "bench/ours"))
-        found["boto upload"] = timed(lambda: self.boto.upload_file(str(self.shard), self.bucket, "bench/boto"))
-        found["restore"] = timed(lambda: self.waiting.restore(self.state))  # type: ignore[arg-type]
         down = self.folder / "down"
-        found["boto download"] = timed(lambda: self.boto.download_file(self.bucket, "bench/boto", str(down)))
+        pairs: list[dict[str, Callable[[], object]]] = [
+            {
+                "upload": lambda: self.store.upload(self.shard, "bench/ours"),
+                "boto upload": lambda: self.boto.upload_file(str(self.shard), self.bucket, "bench/boto"),
+            },
+            {
+                "download": lambda: self.store.download("bench/boto", down),
+                "boto download": lambda: self.boto.download_file(self.bucket, "bench/boto", str(down)),
+            },
+            {
+                "restore": lambda: self.waiting.restore(self.state),  # type: ignore[arg-type,dict-item]
+                "boto restore": lambda: self._plain_restore(down),
+            },
+        ]
+        for pair in pairs:
+            for name in sorted(pair, reverse=self.step % 2 == 0):
+                down.unlink(missing_ok=True)
+                found[name] = self._timed_both(name, pair[name])
         found["cp"] = timed(lambda: shutil.copyfile(self.shard, down))
         return found
+
+    def _plain_restore(self, down: Path) -> None:
+        self.boto.download_file(self.bucket, "bench/boto", str(down))
+        with down.open("rb") as file:
+            hashlib.file_digest(file, "sha256")
+        flat, at = torch.from_file(str(down), size=self.bytes // 4), 0
+        for tensor in self.state.tensors.values():
+            tensor.copy_(flat[at : at + tensor.numel()])
+            at += tensor.numel()
+
+    def _timed_both(self, name: str, work: Callable[[], object]) -> float:
+        """Seconds; keeps the processor time of this process and of the server."""
+        before = time.process_time(), sum(self.server.cpu_times()[:2])
+        seconds = timed(work)
+        after = time.process_time(), sum(self.server.cpu_times()[:2])
+        self.cpu.setdefault(name, []).append((after[0] - before[0], after[1] - before[1]))
+        return seconds
+
+    def cpu_ratio(self, title: str, above: str, below: str) -> Ratio:
+        """Of this process's processor time over paired blocks: what is ours, whatever the server takes."""
+        pairs = zip(self.cpu[above], self.cpu[below], strict=True)
+        return Ratio(title, [a[0] / b[0] for a, b in pairs])
 
     def _copy(self) -> None:
         at = 0
@@ -171,11 +216,18 @@ def main() -> None:
         ratio("stall / bare copy of the state", "stall", "copy", 1.2, at_most=True),
         ratio("stall / a save that is waited for", "stall", "save", 0.05, at_most=True),
         ratio("upload: boto3's time / ours", "boto upload", "upload", 1.25),
-        ratio("restore: boto3's download time / ours", "boto download", "restore", 1.4),
-        ratio("restore: a plain file copy's time / ours", "cp", "restore", None),
+        ratio("download: boto3's time / ours", "boto download", "download", 1.4),
+        ratio("restore: the plain way's time / ours", "boto restore", "restore", 1.4),
+        ratio("restore with sha256: boto3's bare download / ours", "boto download", "restore", None),
+        ratio("download: a plain file copy's time / ours", "cp", "download", None),
+        bench.cpu_ratio("upload: boto3's client processor time / ours", "boto upload", "upload"),
+        bench.cpu_ratio("download: boto3's client processor time / ours", "boto download", "download"),
     ]
     facts: dict[str, Any] = {"state MB": bench.bytes / 1e6}
     facts |= {name: f"{value:.3f} s, {bench.bytes / 1e6 / value:,.0f} MB/s" for name, value in seconds.items()}
+    for name, spent in bench.cpu.items():
+        client, server = (statistics.median(pair[side] for pair in spent) / bench.bytes * 1e9 for side in (0, 1))
+        facts[f"{name}: processor"] = f"{client:.2f} s/GB client, {server:.2f} s/GB server"
     report(ratios, facts, as_json=options.json)
 
 

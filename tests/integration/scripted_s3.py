@@ -1,7 +1,7 @@
 """An S3 server whose answers a test writes down: for what a good server never does.
 
 Objects live in a dict. `script` holds, for each method, what to do to its next requests; without an entry the server
-behaves. It checks no signature.
+behaves. `hook` sees each request before it is answered. It checks no signature.
 """
 
 from __future__ import annotations
@@ -9,11 +9,27 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
+from urllib.parse import parse_qs, urlsplit
 
-Fault = Literal["lose_answer", "cut_body", "conflict", "stall", "forget"]
+Fault = Literal[
+    "behave",
+    "lose_answer",
+    "cut_body",
+    "conflict",
+    "stall",  # a GET's answer, or a PUT's body that is not read
+    "silence",  # a PUT's body is read, and no answer comes
+    "reset",
+    "slow",  # the body is read at 4 MB/s
+    "unavailable",
+    "forget",  # a PUT's object or a completed upload, which looks as if it never was
+    "truncate",  # the completed object is a byte short
+]
+NONCE = "x-amz-meta-warpbeam-upload"
 
 
 class ScriptedS3:
@@ -24,6 +40,10 @@ class ScriptedS3:
         self.objects: dict[str, bytes] = {}
         self.script: dict[str, deque[Fault]] = defaultdict(deque)
         self.requests: list[str] = []
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self.nonces: dict[str, str] = {}
+        """Of an object by its path, of an unfinished upload by its name."""
+        self.hook: Callable[[str], None] = lambda request: None
         self.release = threading.Event()
         handler = type("Handler", (_Handler,), {"s3": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -47,8 +67,56 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_PUT(self) -> None:
-        body = self._body()
         fault = self._begin()
+        if fault == "stall":
+            self.s3.release.wait(30)
+        if fault in ("stall", "reset"):
+            self._lose()
+            return
+        body = self._body(slow=fault == "slow")
+        if fault == "silence":
+            self.s3.release.wait(30)
+            self._lose()
+        elif fault == "unavailable":
+            self._answer(503, b"<Error><Code>SlowDown</Code></Error>")
+        elif self.query:
+            self._put_part(body, lost=fault == "lose_answer")
+        else:
+            self._put(body, fault)
+
+    def _put_part(self, body: bytes, *, lost: bool) -> None:
+        parts = self.s3.uploads.get(self.query["uploadId"])
+        if parts is None:
+            self._answer(404, b"<Error><Code>NoSuchUpload</Code></Error>")
+            return
+        parts[int(self.query["partNumber"])] = body
+        self._lose() if lost else self._answer(200, b"", ETag=_etag(body))
+
+    def do_POST(self) -> None:
+        fault = self._begin()
+        self._body()
+        if "uploads" in self.query:
+            name = f"upload-{len(self.s3.requests)}"
+            self.s3.uploads[name] = {}
+            self.s3.nonces[name] = self.headers.get(NONCE, "")
+            self._answer(200, f"<R><UploadId>{name}</UploadId></R>".encode())
+            return
+        parts = None if fault == "forget" else self.s3.uploads.pop(self.query["uploadId"], None)
+        if parts is None:
+            self._answer(404, b"<Error><Code>NoSuchUpload</Code></Error>")
+            return
+        data = b"".join(parts[number] for number in sorted(parts))
+        self.s3.nonces[self.key] = self.s3.nonces[self.query["uploadId"]]
+        self.s3.objects[self.key] = data[:-1] if fault == "truncate" else data
+        self._lose() if fault == "lose_answer" else self._answer(200, b"<R><ETag>x</ETag></R>")
+
+    def do_DELETE(self) -> None:
+        self._begin()
+        found = self.s3.uploads.pop(self.query.get("uploadId", ""), None)
+        self._answer(404, b"<Error><Code>NoSuchUpload</Code></Error>") if found is None else self._answer(204, b"")
+
+    def _put(self, body: bytes, fault: Fault | None) -> None:
+        self.s3.nonces[self.path] = self.headers.get(NONCE, "")
         taken = self.path in self.s3.objects
         if fault == "conflict":
             self._answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
@@ -83,21 +151,33 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._answer(404, b"")
         else:
-            self._answer(200, data, ETag=_etag(data))
+            self._answer(200, data, ETag=_etag(data), **{NONCE: self.s3.nonces.get(self.path, "")})
 
     def _begin(self) -> Fault | None:
         self.s3.requests.append(f"{self.command} {self.path}")
+        self.s3.hook(self.s3.requests[-1])
+        self.key = urlsplit(self.path).path
+        query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        self.query = {name: values[0] for name, values in query.items() if name != "x-id"}
         waiting = self.s3.script[self.command]
         return waiting.popleft() if waiting else None
 
-    def _body(self) -> bytes:
+    def _body(self, *, slow: bool = False) -> bytes:
         if self.headers.get("Expect", "").lower() == "100-continue":
             pass  # http.server has answered it already
-        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        size = int(self.headers["Content-Length"])
+        if slow:
+            pieces = []
+            while size:
+                pieces.append(self.rfile.read(min(size, 400_000)))
+                size -= len(pieces[-1])
+                time.sleep(0.1)
+            return b"".join(pieces)
+        raw = self.rfile.read(size)
         if self.headers.get("Content-Encoding") != "aws-chunked":
             return raw
-        size, _, rest = raw.partition(b"\r\n")
-        return rest[: int(size.split(b";")[0], 16)]
+        length, _, rest = raw.partition(b"\r\n")
+        return rest[: int(length.split(b";")[0], 16)]
 
     def _answer(self, status: int, body: bytes, cut: bool = False, **headers: str) -> None:
         self.send_response(status)

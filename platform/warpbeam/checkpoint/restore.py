@@ -9,7 +9,6 @@ damaged object raises `CheckpointBroken` naming it, and `restore_newest` falls b
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import mmap
 import zlib
@@ -201,15 +200,14 @@ class CheckpointReader:
 def fetch_verified(store: ObjectStore, file: FileEntry, path: Path) -> None:
     """Download a checkpoint's file and compare size and sha256; `CheckpointBroken` names what is wrong."""
     try:
-        store.download(file.key, path)
+        sha256 = store.download(file.key, path, hashed=True)
     except ObjectMissing as error:
         raise _missing(file) from error
     size = path.stat().st_size
     if size != file.size:
         raise CheckpointBroken(f"{file.key} is damaged", why=f"it has {size} bytes, the manifest says {file.size}")
-    with path.open("rb") as opened:
-        if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
-            raise CheckpointBroken(f"{file.key} is damaged", why="its sha256 is not the manifest's")
+    if sha256 != file.sha256:
+        raise CheckpointBroken(f"{file.key} is damaged", why="its sha256 is not the manifest's")
 
 
 def read_manifest(store: ObjectStore, commit: Entry) -> Manifest:

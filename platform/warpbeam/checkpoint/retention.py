@@ -50,7 +50,14 @@ def retain(store: ObjectStore, claim: Claim, keep: int, keep_every: int | None =
 def sweep(store: ObjectStore, claim: Claim, *, ttl_s: float = UNCOMMITTED_TTL_S) -> list[str]:
     """Remove what crashes left: objects already given up, and other attempts' uncommitted ones of `ttl_s` and more.
 
-    Call it once at the start of an attempt. Returns the folders that were removed.
+    Call it once at the start of an attempt, which holds the newest claim: all others are fenced, dead or not. Writes
+    that they left unfinished are therefore discarded at once where they belong to a checkpoint, which could not be
+    committed any more; those of other keys after `ttl_s`, since commands may write there without a claim.
+
+    Returns the folders that were removed, and the keys of the unfinished writes.
+
+    Raises:
+        Fenced: another attempt has claimed the run; nothing was removed.
     """
     entries = claim.log.read()
     claim.check()
@@ -61,14 +68,33 @@ def sweep(store: ObjectStore, claim: Claim, *, ttl_s: float = UNCOMMITTED_TTL_S)
     for step in store.list_dirs(root):
         for attempt in store.list_dirs(f"{root}/{step}"):
             folder = f"{root}/{step}/{attempt}"
-            own = attempt == claim.attempt or attempt.startswith(f"{claim.attempt}.")
-            if folder in live or (own and folder not in deleted):
+            if folder in live or (_is_of(claim, attempt) and folder not in deleted):
                 continue
             youngest_s = min((info.age_s for info in store.list(folder + "/")), default=0.0)
             if folder in deleted or youngest_s >= ttl_s:
                 _remove(store, folder)
                 removed.append(folder)
-    return removed
+    return removed + _discard_unfinished(store, claim, ttl_s)
+
+
+def _discard_unfinished(store: ObjectStore, claim: Claim, ttl_s: float) -> list[str]:
+    team, run = claim.log.team, claim.log.run
+    root = f"{layout.checkpoints_prefix(team, run)}/"
+    found = list(store.unfinished(layout.run_prefix(team, run)))
+    claim.check()  # after the look: whatever is in it of an attempt that is newer than ours came after its claim
+    discarded = []
+    for left in found:
+        step_attempt_file = left.key.removeprefix(root).split("/", 2) if left.key.startswith(root) else []
+        dead = len(step_attempt_file) == 3 and not _is_of(claim, step_attempt_file[1])
+        if dead or (not step_attempt_file and left.age_s >= ttl_s):
+            store.discard(left)
+            discarded.append(left.key)
+    return discarded
+
+
+def _is_of(claim: Claim, folder: str) -> bool:
+    """Whether a checkpoint's folder, named after its attempt, is this attempt's; it may have saved a step twice."""
+    return folder == claim.attempt or folder.startswith(f"{claim.attempt}.")
 
 
 def _folder(entry: Entry) -> str:

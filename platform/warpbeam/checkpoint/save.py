@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from warpbeam.checkpoint.shard import PieceData
+    from warpbeam.storage.bandwidth import Bandwidth
     from warpbeam.storage.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class CheckpointSave:
         rng: Mapping[str, torch.Tensor] | None = None,
         tmp: Path,
         number: int = 1,
+        limit: Bandwidth | None = None,
         after_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to write and upload.
@@ -103,11 +105,13 @@ class CheckpointSave:
             rng: this rank's random states (`capture_rng()`).
             tmp: local folder for the shard until it is uploaded.
             number: which save of this step by this attempt it is, from 1: each has a folder of its own.
+            limit: the cap on the upload, shared with the process's other saves.
             after_commit: called on rank 0's commit thread once the checkpoint is real.
         """
         self.step = step
         self.collected = False
         self._store, self._claim, self._rank, self._state = store, claim, rank, state
+        self._limit, self._given_up = limit, threading.Event()
         self._after_commit = after_commit
         folder = claim.attempt if number == 1 else f"{claim.attempt}.{number}"
         self._prefix = layout.checkpoint_prefix(claim.log.team, claim.log.run, step, folder)
@@ -131,6 +135,11 @@ class CheckpointSave:
         thread = self._committing or self._uploading
         thread.join(timeout_s)
         return not thread.is_alive()
+
+    def abandon(self, timeout_s: float) -> None:
+        """Give up this rank's upload, if it has not ended; waits so long at most for what is on its way."""
+        self._given_up.set()
+        self._uploading.join(timeout_s)
 
     def collect(self, gather: Gather) -> None:
         """Collective: rank 0 learns what all ranks have uploaded, and begins the commit."""
@@ -163,8 +172,9 @@ class CheckpointSave:
             if self._rank == 0:
                 self._claim.check()  # a fenced attempt should not fill the store
             shard = write_shard(pieces, path, rng)
-            self._store.upload(path, f"{self._prefix}/{name}")
-            self._mine = _Uploaded(f"{self._prefix}/{name}", shard)
+            key = f"{self._prefix}/{name}"
+            self._store.upload(path, key, limit=self._limit, cancel=self._given_up)
+            self._mine = _Uploaded(key, shard)
         except Exception as error:
             self._mine = _as_ours(error, self._rank)
         finally:

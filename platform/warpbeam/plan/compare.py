@@ -61,6 +61,7 @@ KINDS: Final[dict[str, Kind]] = {
     "checkpoint.keep": "harmless",
     "checkpoint.keep_every": "harmless",
     "checkpoint.background": "harmless",
+    "checkpoint.upload_limit_mb_per_s": "harmless",
     "checkpoint.store": "impossible",
     "secrets": "harmless",
     "env": "harmless",

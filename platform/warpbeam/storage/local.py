@@ -6,15 +6,18 @@ link, which fails when the name exists), and an empty folder does not exist.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import os
-import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from warpbeam.errors import InfraError, PlatformError, UserError
+from warpbeam.storage.bandwidth import Bandwidth, wait_turn
 from warpbeam.storage.disk import (
     TEMP_PREFIX,
     disk_error,
@@ -25,10 +28,12 @@ from warpbeam.storage.disk import (
     write_file,
 )
 from warpbeam.storage.keys import check_key, check_prefix
-from warpbeam.storage.store import Names, ObjectInfo, ObjectMissing
+from warpbeam.storage.parts import cut
+from warpbeam.storage.store import Names, ObjectInfo, ObjectMissing, TransferCancelled, Unfinished
 
 T = TypeVar("T")
 Entries = list[os.DirEntry[str]]
+_BLOCK_BYTES = 256 << 10
 
 
 class LocalStore:
@@ -74,33 +79,46 @@ class LocalStore:
 
         return self._write(key, create)
 
-    def upload(self, path: Path, key: str) -> None:
+    def upload(
+        self, path: Path, key: str, *, limit: Bandwidth | None = None, cancel: threading.Event | None = None
+    ) -> None:
         """See ObjectStore."""
-        with disk_errors(path):
-            size = path.stat().st_size
 
         def copy(target: Path) -> None:
-            with replacing(target) as temp:
-                shutil.copyfile(path, temp)
-                with temp.open("rb") as file:
+            with path.open("rb") as source, replacing(target) as temp:
+                size = os.fstat(source.fileno()).st_size
+                with temp.open("xb") as file:
+                    for part in cut(size):
+                        if not wait_turn(part.size, limit, cancel):
+                            raise TransferCancelled(f"storing {path} under {key} was given up")
+                        _copy(source, file, part.size)
+                    file.flush()
                     os.fsync(file.fileno())
-                stored = temp.stat().st_size
-                if stored != size:
+                stored, now = temp.stat().st_size, os.fstat(source.fileno()).st_size
+                if not size == stored == now:
                     raise InfraError(
                         f"{path} changed while it was stored under {key}",
-                        why=f"{size} bytes before, {stored} bytes stored",
+                        why=f"{size} bytes before, {stored} bytes stored, {now} bytes now",
+                        fix="leave the file alone while it is stored, and run the command again",
                         reason="size_mismatch",
                     )
             sync_folder(target.parent)
 
+        with disk_errors(path):
+            path.stat()  # a missing source is not a missing folder of the store, which `_write` would make
         self._write(key, copy)
 
-    def download(self, key: str, path: Path) -> None:
+    def download(self, key: str, path: Path, *, hashed: bool = False) -> str:
         """See ObjectStore."""
+        digest = hashlib.sha256() if hashed else None
         with self._opened(key) as source, disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as temp, temp.open("xb") as target:
-                shutil.copyfileobj(source, target, 4 << 20)
+                while block := source.read(_BLOCK_BYTES):
+                    target.write(block)
+                    if digest is not None:
+                        digest.update(block)
+        return "" if digest is None else digest.hexdigest()
 
     def head(self, key: str) -> ObjectInfo | None:
         """See ObjectStore."""
@@ -137,6 +155,19 @@ class LocalStore:
                 folder.rmdir()
             except OSError:  # something else is in it, or somebody else was faster
                 break
+
+    def unfinished(self, prefix: str) -> Iterator[Unfinished]:
+        """See ObjectStore. Temporary files, of a process that died or is at work."""
+        root = self.root / check_prefix(prefix).removesuffix("/")
+        with disk_errors(root):
+            for path in root.rglob(f"{TEMP_PREFIX}*"):
+                with contextlib.suppress(FileNotFoundError):  # it has become an object meanwhile
+                    key = path.relative_to(self.root).as_posix()
+                    yield Unfinished(key, path.name, max(0.0, time.time() - path.stat().st_mtime))
+
+    def discard(self, left: Unfinished) -> None:
+        """See ObjectStore."""
+        self.delete(left.key)
 
     def open_stream(self, key: str) -> BinaryIO:
         """See ObjectStore."""
@@ -197,6 +228,13 @@ class LocalStore:
                     yield _info(key, entry.stat())
                 except FileNotFoundError:  # deleted since the folder was read
                     continue
+
+
+def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
+    """Copy the next `size` bytes, or what is left of them."""
+    while size and (block := source.read(min(_BLOCK_BYTES, size))):
+        target.write(block)
+        size -= len(block)
 
 
 def _below(folder: str, name: str) -> str:

@@ -7,6 +7,7 @@ behind it: it opens its store as a `PatientStore`, and an outage of minutes cost
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
@@ -14,7 +15,8 @@ from typing import BinaryIO, Final, TypeVar
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from warpbeam.errors import InfraError
-from warpbeam.storage.store import Names, ObjectInfo, ObjectStore
+from warpbeam.storage.bandwidth import Bandwidth
+from warpbeam.storage.store import Names, ObjectInfo, ObjectStore, Unfinished
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,12 +32,13 @@ def patiently(
     *,
     limit_s: float = LIMIT_S,
     on_trouble: Callable[[InfraError], None] = lambda error: None,
-    sleep: Callable[[float], None] | None = None,
+    sleep: Callable[[float], object] | None = None,
 ) -> T:
     """What `work` returns, however often the store was away before; after `limit_s` its last error is raised.
 
     Args:
         on_trouble: told each error that is tried again.
+        sleep: waits so many seconds; one that returns earlier makes `work` be tried at once.
     """
     options = {} if sleep is None else {"sleep": sleep}
     retrying = Retrying(
@@ -80,7 +83,7 @@ class PatientStore:
         """From now on every operation is tried once, as by the store itself: somebody wants an end."""
         self._limit_s = 0.0
 
-    def _wait(self, work: Callable[[], T]) -> T:
+    def _wait(self, work: Callable[[], T], sleep: Callable[[float], object] | None = None) -> T:
         told: list[InfraError] = []
 
         def tell(error: InfraError) -> None:
@@ -88,7 +91,7 @@ class PatientStore:
                 self._on_trouble(error)
             told.append(error)
 
-        return patiently(work, on_trouble=tell, limit_s=self._limit_s)
+        return patiently(work, on_trouble=tell, limit_s=self._limit_s, sleep=sleep)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         return self._wait(lambda: self._store.get(key, start, length))
@@ -99,11 +102,14 @@ class PatientStore:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         return self._wait(lambda: self._store.put_if_absent(key, data))
 
-    def upload(self, path: Path, key: str) -> None:
-        self._wait(lambda: self._store.upload(path, key))
+    def upload(
+        self, path: Path, key: str, *, limit: Bandwidth | None = None, cancel: threading.Event | None = None
+    ) -> None:
+        sleep = None if cancel is None else cancel.wait
+        self._wait(lambda: self._store.upload(path, key, limit=limit, cancel=cancel), sleep)
 
-    def download(self, key: str, path: Path) -> None:
-        self._wait(lambda: self._store.download(key, path))
+    def download(self, key: str, path: Path, *, hashed: bool = False) -> str:
+        return self._wait(lambda: self._store.download(key, path, hashed=hashed))
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._wait(lambda: self._store.head(key))
@@ -116,6 +122,12 @@ class PatientStore:
 
     def delete(self, key: str) -> None:
         self._wait(lambda: self._store.delete(key))
+
+    def unfinished(self, prefix: str) -> Iterator[Unfinished]:
+        yield from self._wait(lambda: [*self._store.unfinished(prefix)])
+
+    def discard(self, left: Unfinished) -> None:
+        self._wait(lambda: self._store.discard(left))
 
     def open_stream(self, key: str) -> BinaryIO:
         return self._wait(lambda: self._store.open_stream(key))

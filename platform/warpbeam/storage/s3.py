@@ -1,13 +1,15 @@
 """Objects in a bucket of any S3 server, through boto3.
 
-Boto retries what is safe to retry; this adds what it leaves out: bodies that break while they are read, the two
-answers to a conditional PUT that lost, sizes verified after a transfer, and a server on this machine that has died.
+Boto retries what is safe to retry; this adds what it leaves out: transfers of our own (s3_upload.py, s3_read.py), the
+two answers to a conditional PUT that lost, sizes verified after a transfer, and a server on this machine that has died.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,11 +17,10 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
-from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as boto_errors
-from urllib3.exceptions import HTTPError
 
 from warpbeam.errors import InfraError, WarpbeamError
+from warpbeam.storage.bandwidth import Bandwidth
 from warpbeam.storage.config import StorageConfig, split_s3_uri
 from warpbeam.storage.disk import disk_errors, replacing
 from warpbeam.storage.keys import check_key, check_prefix, join_key
@@ -33,28 +34,20 @@ from warpbeam.storage.s3_errors import (
     translate,
     underlying,
 )
-from warpbeam.storage.store import Names, ObjectInfo, ObjectMissing
+from warpbeam.storage.s3_read import RangedReader, S3Object, download
+from warpbeam.storage.s3_upload import NONCE, FileParts, Upload
+from warpbeam.storage.store import Names, ObjectInfo, ObjectMissing, Unfinished
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
 
-PART_BYTES = 16 << 20
-"""Of a multipart transfer; larger only where a file would need more than 9,000 parts. Memory is about 4 parts."""
+SMALL_BYTES = 1 << 20
+"""Up to here bytes are put in one request that asks nothing first and is not looked at afterwards."""
 STREAM_BYTES = 8 << 20
 """One ranged GET of `open_stream`."""
 _CONFLICT_TRIES = 8
-_READ_TRIES = 5
-_BROKEN_BODY = (
-    boto_errors.IncompleteReadError,
-    boto_errors.ReadTimeoutError,
-    boto_errors.ResponseStreamingError,
-    boto_errors.ConnectionClosedError,
-    HTTPError,
-    ConnectionError,
-)
 
 
 class S3Store:
@@ -73,12 +66,24 @@ class S3Store:
         """See ObjectStore."""
         if start < 0 or (length is not None and length < 0):
             raise ValueError(f"get({key!r}): start and length must not be negative, got {start} and {length}")
-        return self._read(key, start, length)
+        if length == 0:
+            self._known(key)
+            return b""
+        return self._object(key).read(start, length)
 
     def put(self, key: str, data: bytes) -> None:
         """See ObjectStore."""
-        if len(data) > 2 * PART_BYTES:
-            self._send(key, len(data), lambda client, where: client.upload_fileobj(io.BytesIO(data), **where))
+        if len(data) > SMALL_BYTES:
+            view = memoryview(data)
+            self._send(
+                key,
+                Upload(
+                    bucket=self._bucket,
+                    key=self._full(key),
+                    size=len(data),
+                    read=lambda part: view[part.start : part.start + part.size],
+                ),
+            )
             return
         self._call(key, lambda client: client.put_object(Bucket=self._bucket, Key=self._full(key), Body=data))
 
@@ -98,27 +103,34 @@ class S3Store:
             reason="store_failed",
         )
 
-    def upload(self, path: Path, key: str) -> None:
-        """See ObjectStore."""
-        with disk_errors(path):
-            size = path.stat().st_size
-            self._send(key, size, lambda client, where: client.upload_file(str(path), **where))
+    def upload(
+        self, path: Path, key: str, *, limit: Bandwidth | None = None, cancel: threading.Event | None = None
+    ) -> None:
+        """See ObjectStore. Memory is THREADS parts of PART_BYTES; larger parts only beyond MAX_PARTS of them."""
+        with disk_errors(path), path.open("rb") as file:
+            parts = FileParts(file, path)
+            upload = Upload(
+                bucket=self._bucket,
+                key=self._full(key),
+                size=parts.size,
+                read=parts.read,
+                limit=limit,
+                cancel=cancel,
+            )
+            self._send(key, upload)
+            parts.check()
 
-    def download(self, key: str, path: Path) -> None:
-        """See ObjectStore."""
-        info = self.head(key)
-        if info is None:
-            raise ObjectMissing(f"there is no {self._where(key)}")
+    def download(self, key: str, path: Path, *, hashed: bool = False) -> str:
+        """See ObjectStore. Memory is RANGES_AT_ONCE blocks of BLOCK_BYTES."""
+        digest = hashlib.sha256() if hashed else None
+        info = self._known(key)
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as temp:
-                self._call(
-                    key,
-                    lambda client: client.download_file(
-                        self._bucket, self._full(key), str(temp), Config=_transfer(info.size)
-                    ),
-                )
+                with temp.open("xb+") as file:
+                    download(self._object(key, info.etag), info.size, file.fileno(), digest)
                 self._check_size(key, expected=info.size, found=temp.stat().st_size)
+        return "" if digest is None else digest.hexdigest()
 
     def head(self, key: str) -> ObjectInfo | None:
         """See ObjectStore."""
@@ -175,41 +187,62 @@ class S3Store:
 
         self._call(key, remove)
 
+    def unfinished(self, prefix: str) -> Iterator[Unfinished]:
+        """See ObjectStore. The server's own list of multipart uploads."""
+        folder = self._full_prefix(prefix.removesuffix("/") + "/" if prefix else "")
+        cut_off = len(self._prefix) + 1 if self._prefix else 0
+
+        def ask(client: S3Client) -> list[Unfinished]:
+            found: list[Unfinished] = []
+            for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=folder):
+                for item in page.get("Uploads", []):
+                    age_s = _age_s(page, item["Initiated"])
+                    found.append(Unfinished(item["Key"][cut_off:], item["UploadId"], age_s))
+            return found
+
+        yield from self._call(prefix, ask)
+
+    def discard(self, left: Unfinished) -> None:
+        """See ObjectStore."""
+        full = self._full(left.key)
+
+        def abort(client: S3Client) -> None:
+            try:
+                client.abort_multipart_upload(Bucket=self._bucket, Key=full, UploadId=left.id)
+            except boto_errors.ClientError as error:
+                if error_code(error) != "NoSuchUpload":  # it has ended meanwhile, well or badly
+                    raise
+
+        self._call(left.key, abort)
+
     def open_stream(self, key: str) -> BinaryIO:
         """See ObjectStore. Ranged GETs, so that a slow reader holds no connection open and none can break it."""
+        info = self._known(key)
+        reader = RangedReader(self._object(key, info.etag), info.size)
+        return cast(BinaryIO, io.BufferedReader(reader, STREAM_BYTES))
+
+    def _object(self, key: str, etag: str | None = None) -> S3Object:
+        return S3Object(lambda operation: self._call(key, operation), self._bucket, self._full(key), etag)
+
+    def _known(self, key: str) -> ObjectInfo:
         info = self.head(key)
         if info is None:
             raise ObjectMissing(f"there is no {self._where(key)}")
-        return cast(BinaryIO, io.BufferedReader(_RangedReader(self, info), STREAM_BYTES))
+        return info
 
-    def _read(self, key: str, start: int, length: int | None, etag: str | None = None) -> bytes:
-        if length == 0:
-            if self.head(key) is None:
-                raise ObjectMissing(f"there is no {self._where(key)}")
-            return b""
-        where: dict[str, Any] = {"Bucket": self._bucket, "Key": self._full(key)}
-        if start or length is not None:
-            where["Range"] = f"bytes={start}-" if length is None else f"bytes={start}-{start + length - 1}"
-        if etag is not None:
-            where["IfMatch"] = f'"{etag}"'
-        for attempt in range(_READ_TRIES):
+    def _send(self, key: str, upload: Upload) -> None:
+        self._call(key, upload.send)
+
+        def look(client: S3Client) -> int | None:
             try:
-                return self._call(key, lambda client: _body(client, where))
-            except _BodyBroken as broken:
-                if attempt == _READ_TRIES - 1:
-                    raise InfraError(
-                        f"the answer of the store broke {_READ_TRIES} times while reading {self._where(key)}",
-                        why=str(broken.__cause__),
-                        reason="store_unreachable",
-                    ) from broken
-                time.sleep(random.random() * 2**attempt * 0.2)
-        raise AssertionError("unreachable")
+                answer = client.head_object(Bucket=self._bucket, Key=upload.key)
+            except boto_errors.ClientError as error:
+                if is_missing(error):
+                    return None
+                raise
+            return answer["ContentLength"] if answer["Metadata"].get(NONCE) == upload.nonce else None
 
-    def _send(self, key: str, size: int, send: Callable[[S3Client, dict[str, Any]], None]) -> None:
-        where = {"Bucket": self._bucket, "Key": self._full(key), "Config": _transfer(size)}
-        self._call(key, lambda client: send(client, where))
-        info = self.head(key)
-        self._check_size(key, expected=size, found=None if info is None else info.size)
+        self._check_size(key, expected=upload.size, found=self._call(key, look))
 
     def _check_size(self, key: str, *, expected: int, found: int | None) -> None:
         if found != expected:
@@ -256,52 +289,6 @@ class S3Store:
         return f"{self.uri}/{key}" if key else self.uri
 
 
-class _BodyBroken(Exception):
-    """The answer began but its body did not arrive whole."""
-
-
-class _RangedReader(io.RawIOBase):
-    """One object, read by a ranged GET after another; a change of the object meanwhile is an error."""
-
-    def __init__(self, store: S3Store, info: ObjectInfo) -> None:
-        self._store = store
-        self._info = info
-        self._offset = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        length = min(len(view), self._info.size - self._offset)
-        if length <= 0:
-            return 0
-        data = self._store._read(self._info.key, self._offset, length, self._info.etag)
-        view[: len(data)] = data
-        self._offset += len(data)
-        return len(data)
-
-
-def _body(client: S3Client, where: dict[str, Any]) -> bytes:
-    try:
-        answer = client.get_object(**where)
-    except boto_errors.ClientError as error:
-        if error_code(error) == "InvalidRange" or status_code(error) == 416:  # past the end, or an empty object
-            return b""
-        if status_code(error) == 412:
-            raise InfraError(
-                f"s3://{where['Bucket']}/{where['Key']} changed while it was read",
-                fix="leave input files alone while a command reads them, and run it again",
-                reason="object_changed",
-            ) from error
-        raise
-    try:
-        with answer["Body"] as body:
-            return body.read()
-    except _BROKEN_BODY as error:
-        raise _BodyBroken from error
-
-
 def _create(client: S3Client, bucket: str, key: str, data: bytes) -> bool | None:
     """True: created; False: something is there; None: ask again (a concurrent write has not ended)."""
     try:
@@ -313,16 +300,6 @@ def _create(client: S3Client, bucket: str, key: str, data: bytes) -> bool | None
             return None
         raise
     return True
-
-
-def _transfer(size: int) -> TransferConfig:
-    return TransferConfig(
-        multipart_threshold=PART_BYTES,
-        multipart_chunksize=max(PART_BYTES, -(-size // 9000)),
-        max_concurrency=4,
-        # boto picks its CRT engine on some machines, which ignores endpoint_url (facts section 4)
-        preferred_transfer_client="classic",
-    )
 
 
 def _age_s(answer: Any, modified: datetime) -> float:

@@ -1,8 +1,8 @@
 """boto3 clients with the settings that were measured, one per process and address.
 
-boto's defaults wait a minute for a stalled connection and pick another transfer engine on some machines (facts
-section 4 and 5). Credentials are resolved here, in the process that opens the store: boto's own chain for `s3`, the
-state file of this machine's server for `embedded`. They never leave the client.
+boto's defaults wait a minute for a stalled connection (facts section 5). Credentials are resolved here, in the process
+that opens the store: boto's own chain for `s3`, the state file of this machine's server for `embedded`. They never
+leave the client.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import boto3
 import botocore.session
@@ -22,6 +23,7 @@ from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.s3_errors import no_credentials, translate
 
 if TYPE_CHECKING:
+    from botocore.config import _S3Dict
     from mypy_boto3_s3 import S3Client
 
 _CREDENTIAL_VARIABLES = (
@@ -95,7 +97,7 @@ def signed_client(
         botocore_session=botocore.session.Session(session_vars={**isolated, **nowhere}),
     )
     # `proxies={}` keeps a loopback server reachable on machines that set HTTP_PROXY without NO_PROXY.
-    config = _boto_config(settings, path_style=True).merge(Config(proxies={}))
+    config = _boto_config(settings, endpoint_url).merge(Config(proxies={}))
     return session.client("s3", endpoint_url=endpoint_url, config=config, verify=False)
 
 
@@ -119,7 +121,7 @@ def _chain_client(config: StorageConfig, settings: ClientSettings) -> S3Client:
             "s3",
             endpoint_url=endpoint,
             region_name=region,
-            config=_boto_config(settings, path_style=endpoint is not None),
+            config=_boto_config(settings, endpoint),
         )
     except (BotoCoreError, ValueError) as error:
         raise translate(error, uri=config.uri, endpoint_url=endpoint) from error
@@ -132,7 +134,14 @@ def _endpoint(config: StorageConfig) -> str | None:
     return config.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
-def _boto_config(settings: ClientSettings, *, path_style: bool) -> Config:
+def _boto_config(settings: ClientSettings, endpoint: str | None) -> Config:
+    s3: _S3Dict = {}
+    if endpoint is not None:
+        s3["addressing_style"] = "path"
+        if urlsplit(endpoint).hostname in ("127.0.0.1", "::1", "localhost"):
+            # Nobody comes between: a body's CRC is enough. Over https boto decides so by itself, and a plain-http
+            # server elsewhere gets its bodies signed.
+            s3["payload_signing_enabled"] = False
     return Config(
         signature_version="s3v4",
         connect_timeout=settings.connect_timeout_s,
@@ -140,7 +149,7 @@ def _boto_config(settings: ClientSettings, *, path_style: bool) -> Config:
         retries={"mode": "standard", "total_max_attempts": settings.attempts},
         tcp_keepalive=True,
         max_pool_connections=32,
-        s3={"addressing_style": "path"} if path_style else {},
+        s3=s3,
         user_agent_extra="warpbeam",
     )
 

@@ -7,11 +7,13 @@ an unordered set, strong read-after-write, create-if-absent).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from warpbeam.errors import PlatformError, WarpbeamError
+from warpbeam.storage.bandwidth import Bandwidth
 
 Names = list[str]  # inside a store, `list` is the method
 
@@ -28,10 +30,27 @@ class ObjectInfo(NamedTuple):
     """Seconds since the last write, by the store's own clock, never by ours."""
 
 
+class Unfinished(NamedTuple):
+    """A write that never became an object: parts of an upload, or a temporary file."""
+
+    key: str
+    """What it would have been, or where it lies."""
+    id: str
+    """The store's own name for it."""
+    age_s: float
+    """Seconds since it was begun, by the store's own clock."""
+
+
 class ObjectMissing(WarpbeamError):
     """There is no object under this key."""
 
     default_reason: ClassVar[str] = "object_missing"
+
+
+class TransferCancelled(WarpbeamError):
+    """Who asked for an upload gave it up; nothing of it is left in the store."""
+
+    default_reason: ClassVar[str] = "transfer_cancelled"
 
 
 class StoreSetupError(PlatformError):
@@ -74,12 +93,30 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def upload(self, path: Path, key: str) -> None:
-        """Store a file of any size in bounded memory; the stored size is verified."""
+    def upload(
+        self, path: Path, key: str, *, limit: Bandwidth | None = None, cancel: threading.Event | None = None
+    ) -> None:
+        """Store a file of any size in bounded memory (some tens of MiB); the stored size is verified.
+
+        Args:
+            limit: how fast at most; uploads that share it stay below it together.
+            cancel: looked at between parts; once set, the upload is given up.
+
+        Raises:
+            TransferCancelled: `cancel` was set.
+            InfraError: the file changed its size meanwhile, or another size was stored (`size_mismatch`).
+        """
         ...
 
-    def download(self, key: str, path: Path) -> None:
-        """Fetch into a file that appears whole or not at all; missing folders are made."""
+    def download(self, key: str, path: Path, *, hashed: bool = False) -> str:
+        """Fetch into a file that appears whole or not at all, in bounded memory; missing folders are made.
+
+        Returns its sha256 in hex when `hashed`, taken on the way, else an empty string.
+
+        Raises:
+            ObjectMissing: there is no such object.
+            InfraError: it changed meanwhile (`object_changed`).
+        """
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -96,6 +133,14 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove the object; no error when there is none."""
+        ...
+
+    def unfinished(self, prefix: str) -> Iterator[Unfinished]:
+        """Writes below the folder `prefix` that have not ended, dead or alive: `upload`s, and large `put`s."""
+        ...
+
+    def discard(self, left: Unfinished) -> None:
+        """Remove what such a write has left; a writer that still lives gets an error."""
         ...
 
     def open_stream(self, key: str) -> BinaryIO:

@@ -23,6 +23,8 @@ from warpbeam.checkpoint.save import CheckpointSave, SavedCheckpoint, TrainState
 from warpbeam.checkpoint.snapshot import HostSnapshot
 from warpbeam.errors import InfraError
 from warpbeam.record.phases import Phase, PhaseClock
+from warpbeam.storage.bandwidth import Bandwidth
+from warpbeam.storage.store import StoreSetupError
 from warpbeam.train.metrics import Sink
 from warpbeam.train.ranks import Ranks
 from warpbeam.train.strategies.base import Saved
@@ -38,6 +40,7 @@ log = logging.getLogger(__name__)
 
 WORTH_SAYING_S = 0.1
 WAIT_S = 1.0
+ABANDON_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ class Progress(NamedTuple):
 
 
 class Checkpoints:
-    """Saves and restores the state of one run. Every method but `progress` is collective."""
+    """Saves and restores the state of one run. Every method but `progress` is collective.
+
+    Use as a context manager: a save that is pending when a failure ends the block is given up.
+    """
 
     def __init__(
         self,
@@ -98,8 +104,17 @@ class Checkpoints:
         self._swept = False
         self._snapshot = HostSnapshot()
         self._saves: Counter[int] = Counter()
+        self._limit = Bandwidth(asked.upload_limit_mb_per_s * 1e6) if asked.upload_limit_mb_per_s else None
         self._pending: CheckpointSave | None = None
         self._began_at = self._stall_s = 0.0
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After a failure nobody collects the pending save: give up this rank's upload. Not collective."""
+        if kind is not None and self._pending is not None:
+            self._pending.abandon(ABANDON_S)
 
     def restore(self, state: Saved) -> Restored | None:
         """Put the newest whole checkpoint into `state`; None when the run has none."""
@@ -180,6 +195,7 @@ class Checkpoints:
                 rng=rng,
                 tmp=self._shards / self._claim.attempt,
                 number=self._saves[step],
+                limit=self._limit,
                 after_commit=self._tidy,
             )
             self._stall_s = time.monotonic() - self._began_at
@@ -250,6 +266,9 @@ class Checkpoints:
             if not self._swept:  # what crashes of earlier attempts left; not while the first step is waited for
                 sweep(self._store, self._claim)
                 self._swept = True
+        except StoreSetupError as error:  # some give no right to list unfinished uploads
+            self._swept = True
+            log.warning("what earlier attempts left could not be swept: %s", error)
         except InfraError as error:  # also `Fenced`: the next save says so on every rank
             log.warning("old checkpoints could not be removed, which is tried again at the next one: %s", error.what)
             self._sink.event("tidy_failed", what=error.what)

@@ -81,9 +81,11 @@ def run_rank(spec: RunSpec, *, stop: threading.Event | None = None, callbacks: S
     rank = _Rank(spec)
     with rank.record() as sink:
         try:
-            ctx = Context(rank.setup(sink, stop or threading.Event(), callbacks))
-            recipe(rank.job)(ctx)
-            state = ctx.finish()
+            setup = rank.setup(sink, stop or threading.Event(), callbacks)
+            with setup.checkpoints:
+                ctx = Context(setup)
+                recipe(rank.job)(ctx)
+                state = ctx.finish()
         finally:
             rank.watchdog.stop()
         rank.clock.switch(Phase.IDLE)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from warpbeam.storage.store import ObjectInfo, ObjectMissing
+from warpbeam.storage.bandwidth import Bandwidth
+from warpbeam.storage.store import ObjectInfo, ObjectMissing, TransferCancelled, Unfinished
 
 
 class MemoryStore:
@@ -21,6 +23,8 @@ class MemoryStore:
         self.written_at: dict[str, float] = {}
         self.now = 0.0
         self.calls: list[tuple[str, str]] = []
+        self.left: list[Unfinished] = []
+        self.limits: list[Bandwidth | None] = []
         self.before: Callable[[str, str], None] = lambda operation, key: None
         self.after: Callable[[str, str], None] = lambda operation, key: None
 
@@ -40,8 +44,14 @@ class MemoryStore:
         self._write("put_if_absent", key, data)
         return True
 
-    def upload(self, path: Path, key: str) -> None:
+    def upload(
+        self, path: Path, key: str, *, limit: Bandwidth | None = None, cancel: threading.Event | None = None
+    ) -> None:
+        self.limits.append(limit)
         self._write("upload", key, path.read_bytes())
+        if cancel is not None and cancel.is_set():
+            del self.objects[key]
+            raise TransferCancelled(f"{key} was given up")
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         self.calls.append(("get", key))
@@ -49,9 +59,10 @@ class MemoryStore:
             raise ObjectMissing(f"there is no {key}")
         return self.objects[key][start : None if length is None else start + length]
 
-    def download(self, key: str, path: Path) -> None:
+    def download(self, key: str, path: Path, *, hashed: bool = False) -> str:
         self.calls.append(("download", key))
         path.write_bytes(self.get(key))
+        return hashlib.sha256(self.objects[key]).hexdigest() if hashed else ""
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._info(key) if key in self.objects else None
@@ -69,6 +80,13 @@ class MemoryStore:
         self.before("delete", key)
         self.objects.pop(key, None)
         self.after("delete", key)
+
+    def unfinished(self, prefix: str) -> Iterator[Unfinished]:
+        folder = prefix.removesuffix("/") + "/"
+        return iter([left for left in self.left if left.key.startswith(folder)])
+
+    def discard(self, left: Unfinished) -> None:
+        self.left.remove(left)
 
     def open_stream(self, key: str) -> BinaryIO:
         return io.BytesIO(self.get(key))

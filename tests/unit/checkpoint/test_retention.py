@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from warpbeam.checkpoint.log import Claim, Entry, Fenced, RunLog, live_commits
 from warpbeam.checkpoint.retention import best_commit, decide, retain, sweep
 from warpbeam.errors import InfraError
 from warpbeam.storage import layout
+from warpbeam.storage.store import Unfinished
 
 
 def entry(step: int, loss: float | None = None, attempt: str = "a1") -> Entry:
@@ -170,3 +173,43 @@ def test_storage_that_fails_while_removing_is_an_error_after_the_log_entry() -> 
     with pytest.raises(InfraError):
         retain(store, claim, keep=1)
     assert steps(live_commits(RunLog(store, "team", "run").read())) == [2]
+
+
+def test_a_sweep_discards_what_fenced_attempts_left_unfinished_and_spares_its_own() -> None:
+    store = MemoryStore()
+    committed(store, (1, None))
+    store.now += 31
+    claim = RunLog(store, "team", "run").claim("a2")
+
+    def left(key: str, age_s: float) -> Unfinished:
+        store.left.append(Unfinished(key, f"id-{len(store.left)}", age_s))
+        return store.left[-1]
+
+    def shard(attempt: str) -> str:
+        return layout.checkpoint_prefix("team", "run", 2, attempt) + "/rank-00000.safetensors"
+
+    record = layout.record_prefix("team", "run", "a1") + "/tensorboard/events"
+    spared = [left(shard("a2"), 9e9), left(shard("a2.2"), 9e9), left(record, 3599)]
+    spared.append(left(layout.run_prefix("team", "runner") + "/checkpoints/00000002/a1/x", 9e9))
+    dead = [left(shard("a1"), 0), left(shard("a22"), 0), left(record, 3600)]
+    assert sweep(store, claim) == [one.key for one in dead]
+    assert store.left == spared
+
+
+def test_an_attempt_that_is_fenced_while_it_looks_discards_nothing() -> None:
+    """What it sees may be the upload of the attempt that has fenced it."""
+    store = MemoryStore()
+    committed(store, (1, None))
+    store.now += 31
+    claim = RunLog(store, "team", "run").claim("a2")
+    key = layout.checkpoint_prefix("team", "run", 2, "a3") + "/rank-00000.safetensors"
+
+    def look(prefix: str) -> Iterator[Unfinished]:
+        store.now += 31
+        RunLog(store, "team", "run").claim("a3")
+        return iter([Unfinished(key, "id", 0)])
+
+    store.unfinished = look  # type: ignore[method-assign]
+    store.discard = lambda left: pytest.fail("a live upload was discarded")  # type: ignore[method-assign,assignment]
+    with pytest.raises(Fenced):
+        sweep(store, claim)

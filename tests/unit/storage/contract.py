@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from warpbeam.errors import UserError
 from warpbeam.storage import ObjectMissing, ObjectStore
+from warpbeam.storage.store import TransferCancelled
 
 
 class StoreContract:
@@ -125,7 +127,7 @@ class StoreContract:
         info = store.head("big/file.bin")
         assert info is not None
         assert info.size == len(data)
-        store.download("big/file.bin", target)
+        assert store.download("big/file.bin", target, hashed=True) == hashlib.sha256(data).hexdigest()
         assert hashlib.sha256(target.read_bytes()).digest() == hashlib.sha256(data).digest()
         assert store.get("big/file.bin", (16 << 20) - 5, 10) == data[(16 << 20) - 5 : (16 << 20) + 5]
         assert [path.name for path in target.parent.iterdir()] == ["out.bin"]
@@ -140,6 +142,15 @@ class StoreContract:
         store.upload(tmp_path / "empty", "e")
         store.download("e", tmp_path / "back")
         assert (tmp_path / "back").read_bytes() == b""
+
+    def test_an_upload_that_was_given_up_leaves_nothing(self, store: ObjectStore, tmp_path: Path) -> None:
+        (tmp_path / "small").write_bytes(b"1")
+        given_up = threading.Event()
+        given_up.set()
+        with pytest.raises(TransferCancelled):
+            store.upload(tmp_path / "small", "k", cancel=given_up)
+        assert store.head("k") is None
+        assert list(store.unfinished("")) == []
 
     def test_stream(self, store: ObjectStore) -> None:
         lines = [f"line {n} {'x' * (n % 97)}\n".encode() for n in range(100_000)]

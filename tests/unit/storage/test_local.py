@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.unit.storage.contract import StoreContract
-from warpbeam.errors import PlatformError, UserError
+from warpbeam.errors import InfraError, PlatformError, UserError
 from warpbeam.storage import ObjectStore, StorageConfig, StoreSetupError, open_store
+from warpbeam.storage.bandwidth import Bandwidth
 from warpbeam.storage.check import check_store
 from warpbeam.storage.disk import TEMP_PREFIX
 from warpbeam.storage.local import LocalStore
+from warpbeam.storage.parts import PART_BYTES
+from warpbeam.storage.store import TransferCancelled
 
 
 @pytest.fixture
@@ -94,3 +99,45 @@ def test_check_names_a_file_in_the_folders_place(tmp_path: Path) -> None:
     with pytest.raises(StoreSetupError, match="not a folder") as caught:
         check_store(StorageConfig(uri=(tmp_path / "file" / "store").as_uri(), kind="local"))
     assert caught.value.exit_code == 2
+
+
+def test_an_upload_is_given_up_between_parts_and_leaves_nothing(tmp_path: Path) -> None:
+    store, source, given_up = LocalStore(tmp_path / "s"), tmp_path / "file", threading.Event()
+    source.write_bytes(bytes(PART_BYTES + 1))
+    threading.Timer(0.1, given_up.set).start()
+    with pytest.raises(TransferCancelled):
+        store.upload(source, "k", limit=Bandwidth(1), cancel=given_up)  # the second part's turn is months away
+    assert list(store.list("")) == []
+    assert list(store.unfinished("")) == []
+
+
+def test_a_file_that_changes_its_size_is_not_stored(tmp_path: Path) -> None:
+    class Grows(Bandwidth):
+        def reserve(self, size: int) -> float:
+            with source.open("ab") as file:
+                file.write(b"more")
+            return 0
+
+    store, source = LocalStore(tmp_path / "s"), tmp_path / "file"
+    source.write_bytes(bytes(1000))
+    with pytest.raises(InfraError) as caught:
+        store.upload(source, "k", limit=Grows(1))
+    assert caught.value.reason == "size_mismatch"
+    assert store.head("k") is None
+
+
+def test_half_written_files_are_found_and_discarded(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("runs/a/log/0", b"1")
+    half = tmp_path / "runs/a/checkpoints/1" / f"{TEMP_PREFIX}0123"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half")
+    os.utime(half, (time.time() - 100, time.time() - 100))
+    assert list(store.unfinished("runs/b")) == []
+    (left,) = store.unfinished("runs/a")
+    assert left.key == f"runs/a/checkpoints/1/{half.name}"
+    assert 100 <= left.age_s < 110
+    store.discard(left)
+    store.discard(left)
+    assert not half.parent.exists()
+    assert store.get("runs/a/log/0") == b"1"

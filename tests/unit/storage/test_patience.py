@@ -60,13 +60,16 @@ def test_patience_has_an_end() -> None:
         patiently(store.work, limit_s=0.05, sleep=lambda seconds: None)
 
 
+AWAY_AT = {"get", "put", "put_if_absent", "upload", "download", "head", "list", "list_dirs", "delete", "unfinished"}
+
+
 class Flickering(LocalStore):
     """Away at every other call."""
 
     away = False
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("get", "put", "put_if_absent", "upload", "download", "head", "list", "list_dirs", "delete"):
+        if name in AWAY_AT:
             self.away = not self.away
             if self.away:
                 raise InfraError("away", reason="store_unreachable")

@@ -17,6 +17,7 @@ from warpbeam.checkpoint.pieces import Piece, whole
 from warpbeam.errors import InfraError
 from warpbeam.job import CheckpointSpec
 from warpbeam.record.phases import PhaseClock
+from warpbeam.storage.store import TransferCancelled
 from warpbeam.train.ranks import Ranks
 from warpbeam.train.saving import Checkpoints, Identity, Progress
 
@@ -188,3 +189,41 @@ def test_old_ones_are_given_up_behind_the_commit(tmp_path: Path) -> None:
         bench.save(step)
     bench.saver.settle()
     assert bench.committed() == [20, 40]
+
+
+def test_all_saves_share_one_cap(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, upload_limit_mb_per_s=2)
+    bench.gate.open.set()
+    for step in (10, 20):
+        bench.save(step)
+        bench.saver.settle()
+    first, second = bench.store.limits
+    assert first is not None
+    assert first is second
+    assert first.bytes_per_s == 2e6
+    assert Bench(tmp_path / "other").saver._limit is None
+
+
+def test_a_failure_gives_up_the_pending_upload(bench: Bench) -> None:
+    opener = threading.Timer(0.2, bench.gate.open.set)
+
+    def fail() -> None:
+        with bench.saver:
+            bench.save(10)
+            opener.start()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert bench.saver.progress() == Progress(1.0, 0.0), "the upload has ended"
+    with pytest.raises(TransferCancelled):
+        bench.saver.settle()
+    assert not [key for key in bench.store.objects if "checkpoints" in key]
+
+
+def test_an_ordinary_end_gives_up_nothing(bench: Bench) -> None:
+    with bench.saver:
+        bench.save(10)
+    bench.gate.open.set()
+    bench.saver.settle()
+    assert bench.committed() == [10]

@@ -35,9 +35,10 @@ def test_a_missing_package_is_named_with_its_install_command(
     callback: Any, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(PlatformError, match=f"names {package}, which is not installed") as caught:
+    with pytest.raises(PlatformError, match=f"needs {package}, which cannot be imported") as caught:
         callback().on_start(context())
-    assert caught.value.fix.endswith(f"pip install {package}")
+    assert caught.value.fix.endswith("pip install 'warpbeam[trackers]'")
+    assert callback.requires == (package,)
 
 
 def test_only_the_first_rank_talks_to_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
