@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warpbeam.plan.memory import MemorySum
+from warpbeam.plan.memory import MemorySum, dynamic_parts
 from warpbeam.plan.memory_coefficients import fitted
 from warpbeam.plan.memory_terms import (
     ADAPTER_BYTES,
@@ -12,17 +12,27 @@ from warpbeam.plan.memory_terms import (
     CHUNKS_OF_LOSS,
     EAGER_BYTES,
     GIB,
+    MOMENT_BYTES,
     RECOMPUTED_EAGER_BYTES,
     StageParameters,
     Terms,
     adapter_parameters,
     shards,
     stage_parameters,
+    stage_terms,
     state_bytes,
 )
 from warpbeam.plan.setup import Setup
 
 STATES = ("parameters", "gradients", "optimizer")
+MOMENTS = {
+    "adamw": "two moments",
+    "adamw_8bit": "two moments in 8 bits",
+    "adafactor": "factored second moments",
+    "sgd": "momentum",
+    "muon": "momentum",
+}
+SHOWN_GIB = 0.005  # what rounds to nothing is left out
 
 
 def head_words(setup: Setup, *, last: bool) -> Iterator[str]:
@@ -62,7 +72,7 @@ def state_lines(setup: Setup, needed: MemorySum, *, last: bool) -> Iterator[tupl
     here = stage_parameters(setup, last=last)
     values = (needed.parameters_gib, needed.gradients_gib, needed.optimizer_gib)
     if setup.recipe.lora is not None:
-        yield from zip(STATES, _adapter_words(setup, here, needed), values, strict=True)
+        yield from zip(STATES, _adapter_words(setup, here, last=last), values, strict=True)
         return
     sizes, by = state_bytes(setup.layout, setup.recipe), shards(setup.layout)
     reasons = (_weights_reason(setup), _gradients_reason(sizes[1]), _optimizer_reason(setup, sizes))
@@ -76,9 +86,20 @@ def state_lines(setup: Setup, needed: MemorySum, *, last: bool) -> Iterator[tupl
             ranks, experts_by = by[1], max(1.0, by[1] / max(1, setup.layout.ep))  # FSDP's SHARD_GRAD_OP
             exact = size * (here.dense / ranks + here.experts / experts_by) / GIB
         part = _elements(setup, here, ranks, experts_by)
-        buffers = value - exact
-        extra = f" + {buffers:.2f} of buffers in the step" if buffers > 0.005 else ""
-        yield name, f"{part} x {size:g} bytes ({why}){extra}", value
+        buffers = _buffer_words(setup, part, last=last) if name == "optimizer" else ""
+        yield name, f"{part} x {size:g} bytes ({why}){buffers}", value
+
+
+def _buffer_words(setup: Setup, elements: str, *, last: bool) -> str:
+    """Temporary buffers of the optimizer's step, for each of the elements it updates; nothing where there are none."""
+    terms, stack = stage_terms(setup, last=last), fitted().of(setup.layout.stack)
+    layers, kept, logits, step = dynamic_parts(setup, terms, stack)
+    if step <= SHOWN_GIB:
+        return ""
+    words = f" + {elements} x {stack.step_bytes:.3f} bytes of buffers in the step"
+    if stack.reuses:
+        words += f", less the {layers + kept + logits:.2f} GiB of activations and logits whose room they take"
+    return words
 
 
 def _elements(setup: Setup, here: StageParameters, ranks: int, experts_by: float) -> str:
@@ -103,22 +124,16 @@ def _gradients_reason(size: float) -> str:
 def _optimizer_reason(setup: Setup, sizes: tuple[float, float, float]) -> str:
     """What is in it: a master copy only where the weights themselves are kept in 16 bits."""
     recipe = setup.recipe
-    moments = {
-        "adamw": "two moments",
-        "adamw_8bit": "two moments in 8 bits",
-        "adafactor": "factored second moments",
-        "sgd": "momentum",
-        "muon": "momentum",
-    }[recipe.optimizer]
+    moments = MOMENTS[recipe.optimizer]
     has_master = sizes[0] == 2 and recipe.master_weights
     if has_master:
         return f"fp32 master weights 4, {moments} {sizes[2] - 4:g}"
     return f"{moments}; the weights are their own master" if sizes[0] >= 4 else f"{moments} in 16 bits, no master"
 
 
-def _adapter_words(setup: Setup, here: StageParameters, needed: MemorySum) -> tuple[str, str, str]:
-    """The frozen base, and fp32 weights, gradients and moments of the adapters alone."""
-    layout, lora = setup.layout, setup.recipe.lora
+def _adapter_words(setup: Setup, here: StageParameters, *, last: bool) -> tuple[str, str, str]:
+    """The frozen base, and fp32 weights, gradients and optimizer states of the adapters alone."""
+    layout, lora, optimizer = setup.layout, setup.recipe.lora, setup.recipe.optimizer
     assert lora is not None
     by_weights, _, by_optimizer = shards(layout)
     base = here.dense + here.experts - here.outside
@@ -127,7 +142,7 @@ def _adapter_words(setup: Setup, here: StageParameters, needed: MemorySum) -> tu
     over = f" / {by_weights} ranks" if by_weights > 1 else ""
     weights = (
         f"({base:,.0f} frozen x {BASE_BYTES[lora.base_bits]:g} bytes + {here.outside:,.0f} of the vocabulary's tables "
-        f"x {tables} + {whole} x 4){over}"
+        f"x {tables} + {whole} x {ADAPTER_BYTES:g}){over}"
     )
     if lora.base_bits < 16:
         more = fitted().of(layout.stack).quantised
@@ -135,14 +150,11 @@ def _adapter_words(setup: Setup, here: StageParameters, needed: MemorySum) -> tu
         weights += f" + {more:.2f} x {quantised:.2f} of the quantised base"
     if layout.offload != "none" and layout.offload_parameters:
         weights = f"offloaded to {layout.offload}"
-    over_states = f" / {by_optimizer} ranks" if by_optimizer > 1 else ""
-    states = f"{whole} x {ADAPTER_BYTES - 8:g} bytes (two moments){over_states}"
+    part = whole + (f" / {by_optimizer} ranks" if by_optimizer > 1 else "")
+    states = f"{part} x {MOMENT_BYTES[optimizer]:g} bytes ({MOMENTS[optimizer]}){_buffer_words(setup, part, last=last)}"
     if layout.offload != "none":
         states = f"offloaded to {layout.offload}"
-    exact = adapter_parameters(setup.shape, lora) * _adapters_here(setup, here) * 8 / by_optimizer / GIB
-    buffers = needed.optimizer_gib - exact if layout.offload == "none" else 0.0
-    states += f" + {buffers:.2f} of buffers in the step" if buffers > 0.005 else ""
-    return weights, f"{whole} x 4 bytes (of the adapters alone){over}", states
+    return weights, f"{whole} x {ADAPTER_BYTES:g} bytes (of the adapters alone){over}", states
 
 
 def _adapters_here(setup: Setup, here: StageParameters) -> float:

@@ -13,9 +13,10 @@ from tests.unit.plan.setups import LLAMA_8B, LLAMA_70B, recipe, setup
 from warpbeam.plan.hardware import find_chip
 from warpbeam.plan.memory import PARTS, MemorySum, memory
 from warpbeam.plan.memory_coefficients import PRIOR, MemoryCoefficients, fitted, from_dict, to_dict
-from warpbeam.plan.memory_terms import GIB, micro_batches_in_flight, stage_terms
+from warpbeam.plan.memory_terms import GIB, MOMENT_BYTES, micro_batches_in_flight, stage_terms
 from warpbeam.plan.model_shape import model_shape
 from warpbeam.plan.setup import Layout, Lora, Recipe, Setup
+from warpbeam.plan.step_time import step_time
 
 QWEN_05B = model_shape(
     {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14}
@@ -248,6 +249,18 @@ def test_an_8_bit_optimizer_and_adapters_need_less() -> None:
     lora = memory(setup(accelerators=1, sharding="ddp", recipe_=recipe(lora=Lora())), 80)
     qlora = memory(setup(accelerators=1, sharding="ddp", recipe_=recipe(lora=Lora(base_bits=4))), 80)
     assert full.total_gib > eight.total_gib > lora.total_gib > qlora.total_gib
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "adafactor", "sgd", "muon"])
+@pytest.mark.parametrize("lora", [Lora(), Lora(base_bits=4), Lora(embeddings=True)])
+def test_an_optimizer_keeps_of_adapters_what_it_keeps_of_weights(lora: Lora, optimizer: Any) -> None:
+    """Of each trained element, as in full training; adapters and their fp32 gradients do not depend on it."""
+    found = stage_terms(setup(recipe_=recipe(lora=lora, optimizer=optimizer)), last=True)
+    adamw = stage_terms(setup(recipe_=recipe(lora=lora)), last=True)
+    assert found.optimizer == pytest.approx(found.trainable * MOMENT_BYTES[optimizer])
+    assert (found.parameters, found.gradients, found.trainable) == (adamw.parameters, adamw.gradients, adamw.trainable)
+    seconds = step_time(setup(recipe_=recipe(lora=lora, optimizer=optimizer)), find_chip("H100")).optimizer_s
+    assert optimizer == "adamw" or seconds != step_time(setup(recipe_=recipe(lora=lora)), find_chip("H100")).optimizer_s
 
 
 def test_micro_batches_in_flight() -> None:
