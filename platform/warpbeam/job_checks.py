@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warpbeam.plan.model_shape import CONFIG_KEYS, FAMILIES
+from warpbeam.plan.families import CONFIG_KEYS, FAMILIES
 from warpbeam.secret_shapes import names_a_secret, redact
 from warpbeam.spec_file import SECRETS_ADVICE
 from warpbeam.spec_problems import Problem, nearest, refuse, show

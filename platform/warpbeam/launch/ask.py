@@ -54,6 +54,8 @@ def ask_lines(passing: Passing) -> list[Line]:
     tokens = recipe.global_batch * recipe.seq_len
     how: list[str] = [recipe.precision, *([recipe.optimizer] if recipe.optimizer != "adamw" else [])]
     how += ["eager attention"] if recipe.eager_attention else []
+    if shape.window is not None:
+        how.append(f"a window of {shape.window:,} tokens in {shape.windowed_layers} of {shape.layers} layers")
     head = [
         (
             "model",

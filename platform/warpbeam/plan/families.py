@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+# Which layers see a sliding window. every: all; switched: all where `use_sliding_window`; upper: so, from
+# max_window_layers on; alternate_lower: so, each second one below it; alternate: each second one; pattern: all but each
+# n-th. `layer_types` says it layer by layer, where a family has that key.
+WindowRule = Literal["none", "every", "switched", "upper", "alternate_lower", "alternate", "pattern"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -31,6 +36,7 @@ class Family:
     experts: Literal["none", "all", "sparse", "shared"] = "none"  # all: every layer; shared: with one that all use
     latent_attention: bool = False  # MLA: queries and keys through low-rank latents (DeepSeek-V2, section 2.1)
     extra_positions: int = 0  # rows of the position table beyond max_position_embeddings
+    window: WindowRule = "none"
 
 
 def _sizes(
@@ -46,7 +52,8 @@ def _sizes(
     }
 
 
-_GEMMA2: Final = _sizes(256_000, 2304, 26, 8, 4, 9216) | {"tie_word_embeddings": True}
+_GEMMA2: Final = _sizes(256_000, 2304, 26, 8, 4, 9216) | {"tie_word_embeddings": True, "sliding_window": 4096}
+_QWEN_WINDOW: Final = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 
 _GPT2_NAMES: Final = {
     "hidden_size": "n_embd",
@@ -58,14 +65,16 @@ _GPT2_NAMES: Final = {
 
 FAMILIES: Final[dict[str, Family]] = {
     "llama": Family(defaults=_sizes(32_000, 4096, 32, 32, None, 11_008), qkv_bias=None, out_bias=None, mlp_bias=None),
-    "mistral": Family(defaults=_sizes(32_000, 4096, 32, 32, 8, 14_336)),
+    "mistral": Family(defaults=_sizes(32_000, 4096, 32, 32, 8, 14_336) | {"sliding_window": 4096}, window="every"),
     "mixtral": Family(
         defaults=_sizes(32_000, 4096, 32, 32, 8, 14_336) | {"num_local_experts": 8, "num_experts_per_tok": 2},
         experts="all",
+        window="every",
     ),
-    "qwen2": Family(defaults=_sizes(151_936, 4096, 32, 32, 32, 22_016), qkv_bias=True),
+    "qwen2": Family(defaults=_sizes(151_936, 4096, 32, 32, 32, 22_016) | _QWEN_WINDOW, qkv_bias=True, window="upper"),
     "qwen3": Family(
-        defaults=_sizes(151_936, 4096, 32, 32, 32, 22_016),
+        defaults=_sizes(151_936, 4096, 32, 32, 32, 22_016) | _QWEN_WINDOW,
+        window="upper",
         qkv_bias=None,
         out_bias=None,
         qk_norm=True,
@@ -77,9 +86,17 @@ FAMILIES: Final[dict[str, Family]] = {
         out_bias=None,
         fixed_head_dim=256,
     ),
-    "gemma2": Family(defaults=_GEMMA2, norms=4, qkv_bias=None, out_bias=None, fixed_head_dim=256),
+    "gemma2": Family(
+        defaults=_GEMMA2,
+        norms=4,
+        qkv_bias=None,
+        out_bias=None,
+        fixed_head_dim=256,
+        window="alternate",
+    ),
     "gemma3_text": Family(
-        defaults=_GEMMA2 | {"vocab_size": 262_208},
+        defaults=_GEMMA2 | {"vocab_size": 262_208, "sliding_window_pattern": 6},
+        window="pattern",
         norms=4,
         qkv_bias=None,
         out_bias=None,
@@ -96,7 +113,7 @@ FAMILIES: Final[dict[str, Family]] = {
         mlp_bias=True,
         head_bias=True,
     ),
-    "phi3": Family(defaults=_sizes(32_064, 3072, 32, 32, None, 8192)),
+    "phi3": Family(defaults=_sizes(32_064, 3072, 32, 32, None, 8192), window="every"),
     "gpt2": Family(
         defaults=_sizes(50_257, 768, 12, 12, None, None)
         | {"tie_word_embeddings": True, "max_position_embeddings": 1024},
@@ -156,7 +173,9 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen2_moe": Family(
         defaults=_sizes(151_936, 2048, 24, 16, 16, 5632)
         | {"moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_local_experts": 60}
-        | {"num_experts_per_tok": 4, "qkv_bias": True},
+        | {"num_experts_per_tok": 4, "qkv_bias": True}
+        | _QWEN_WINDOW,
+        window="alternate_lower",
         qkv_bias=None,
         names={"num_local_experts": "num_experts"},
         bias_key="qkv_bias",
@@ -164,7 +183,9 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "qwen3_moe": Family(
         defaults=_sizes(151_936, 2048, 24, 32, 4, 6144)
-        | {"moe_intermediate_size": 768, "num_local_experts": 128, "num_experts_per_tok": 8},
+        | {"moe_intermediate_size": 768, "num_local_experts": 128, "num_experts_per_tok": 8}
+        | {"use_sliding_window": False, "sliding_window": 4096},
+        window="switched",
         qkv_bias=None,
         out_bias=None,
         qk_norm=True,
@@ -206,6 +227,7 @@ CONFIG_KEYS: Final = (
     *("rope_parameters", "rotary_pct", "rotary_emb_base", "partial_rotary_factor", "attention_bias", "mlp_bias"),
     *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "resid_dropout"),
     *("embd_dropout", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "qk_layernorm"),
+    *("sliding_window_pattern", "_remove_final_layer_norm"),
     *("num_local_experts", "num_experts_per_tok", "bos_token_id", "eos_token_id", "pad_token_id"),
     *("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "n_ctx"),
     *("ffn_dim", "word_embed_proj_dim", "enable_bias", "do_layer_norm_before", "layer_norm_elementwise_affine"),

@@ -19,7 +19,7 @@ def flops_per_token_6n(shape: ModelShape, *, frozen: bool = False) -> int:
 
 
 def flops_per_token(shape: ModelShape, seq_len: int, *, frozen: bool = False) -> int:
-    """6N + 12 L H s, with attention over `seq_len` tokens; 4N + 8 L H s under adapters, whose own work is left out."""
+    """6N + 12 L H s, with attention over `seq_len` tokens or a layer's window; 4N + 8 L H s under adapters, whose own work is left out."""
     attention = attention_flops_per_token(shape, seq_len)
     return flops_per_token_6n(shape, frozen=frozen) + (attention * 2 // 3 if frozen else attention)
 
@@ -36,6 +36,9 @@ def matrix_flops_per_token(shape: ModelShape) -> int:
 def attention_flops_per_token(shape: ModelShape, seq_len: int) -> int:
     """12 L H s (H = heads x head_dim): scores and values over `seq_len` tokens, forward and backward.
 
-    The causal half is not taken off, as published MFU figures do not.
+    The causal half is not taken off, as published MFU figures do not. In a layer with a sliding window, s is at
+    most the window: a score outside it is not computed.
     """
-    return 12 * shape.layers * shape.query_size * seq_len
+    within = seq_len if shape.window is None else min(seq_len, shape.window)
+    seen = shape.windowed_layers * within + (shape.layers - shape.windowed_layers) * seq_len
+    return 12 * shape.query_size * seen

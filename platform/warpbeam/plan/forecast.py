@@ -26,8 +26,9 @@ CALIBRATED_MARGIN: Final = 0.06
 """Of the expected peak, where a run on the same pool has corrected it; without, plan/memory.py's margin."""
 FORMULAS: Final = {
     "mfu_6n": "6 N tokens / (seconds x accelerators x peak); N: parameters a token uses, all embeddings included",
-    "mfu_full": "(6 N + 12 L H s) tokens / (seconds x accelerators x peak); H: heads x head_dim, no causal discount",
-    "flops_per_token": "matrices: 6 x their weights, no lookup table; attention: 12 L H s, no causal discount",
+    "mfu_full": "(6 N + 12 L H s) tokens / (seconds x accelerators x peak); H: heads x head_dim, s: the sequence, or a "
+    "layer's sliding window where that is shorter; no causal discount",
+    "flops_per_token": "matrices: 6 x their weights, no lookup table; attention: 12 L H s, s as in mfu_full",
     "memory": "states by ZeRO stage, activations as Korthikanti et al. 2022; the margin makes the fit a promise of 95%",
     "step_time": "a roofline of each class of operations, alpha-beta collectives less what overlaps, the 1F1B bubble",
     "cost": "accelerators x hours x the pool's price",
@@ -35,8 +36,9 @@ FORMULAS: Final = {
 }
 FROZEN_FORMULAS: Final = {  # under adapters: what is frozen has no gradient of its own
     "mfu_6n": "4 N tokens / (seconds x accelerators x peak): the weights are frozen under adapters; N as in 6 N",
-    "mfu_full": "(4 N + 8 L H s) tokens / (seconds x accelerators x peak); H: heads x head_dim, no causal discount",
-    "flops_per_token": "matrices: 4 x their weights, no lookup table; attention: 8 L H s, no causal discount",
+    "mfu_full": "(4 N + 8 L H s) tokens / (seconds x accelerators x peak); H: heads x head_dim, s: the sequence, or a "
+    "layer's sliding window where that is shorter; no causal discount",
+    "flops_per_token": "matrices: 4 x their weights, no lookup table; attention: 8 L H s, s as in mfu_full",
     "checkpoint": "4 bytes (fp32) and the optimizer's moments (AdamW: 8) for each element of the adapters; the frozen "
     "base is not stored",
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from warpbeam.errors import UserError
-from warpbeam.plan.batch import divisors
-from warpbeam.plan.model_shape import INLINE_EXAMPLE, MOST_LAYERS, MOST_OF_ANYTHING, ModelShape, model_shape
+from warpbeam.plan.config_values import MOST_LAYERS, MOST_OF_ANYTHING
+from warpbeam.plan.head_sizes import nearest_heads
+from warpbeam.plan.model_shape import INLINE_EXAMPLE, ModelShape, model_shape
 
 NEEDED: Final = {  # of a model that belongs to no family we know: our word -> what it is
     "layers": "number of layers",
@@ -24,8 +26,11 @@ OPTIONAL: Final = {
     "tied": "1 where embedding and output share their weights (default: 0)",
     "experts": "experts of a layer (default: 1)",
     "experts_per_token": "experts one token uses (default: 1)",
+    "window": "tokens that each sees, where all layers have a sliding window (default: all before it)",
     "params": "all parameters, when it is known better than this sum",
 }
+FAR_OFF: Final = 3.0
+"""Times the sum of the sizes from which `params` is a mistyped number: no biases, norms or tables come to that."""
 SWITCHES: Final = ("gated", "tied")
 
 
@@ -53,6 +58,15 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
             reason="bad_model_shape",
         )
     _check_heads(sizes)
+    counted = _counted(sizes)
+    if "params" in sizes:
+        counted = _scaled(counted, sizes["params"])
+    window = sizes.get("window")
+    return replace(counted, family="given", window=window, windowed_layers=counted.layers if window else 0)
+
+
+def _counted(sizes: Mapping[str, int]) -> ModelShape:
+    """Of the sizes alone; with two matrices in the MLP, one less than a Llama has."""
     config = {
         "model_type": "mixtral" if sizes.get("experts", 1) > 1 else "llama",
         "vocab_size": sizes["vocab"],
@@ -67,29 +81,44 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
     if sizes.get("experts", 1) > 1:
         config |= {"num_local_experts": sizes["experts"], "num_experts_per_tok": sizes.get("experts_per_token", 1)}
     counted = model_shape(config)
-    plain = 0 if sizes.get("gated", 1) else counted.hidden_size * counted.intermediate_size  # one matrix less
-    less = {
-        "parameters": counted.parameters - counted.layers * counted.experts * plain,
-        "active_parameters": counted.active_parameters - counted.layers * counted.experts_per_token * plain,
-        "layer_parameters": counted.layer_parameters - counted.experts * plain,
-    }
-    scale = sizes["params"] / less["parameters"] if "params" in sizes else 1.0
-    counts = {name: round(value * scale) for name, value in less.items()}
-    kept = {name: getattr(counted, name) for name in counted.__dataclass_fields__ if name not in counts}
-    return ModelShape(**kept | counts | {"family": "given", "gated": not plain})
+    if sizes.get("gated", 1):
+        return counted
+    plain = counted.hidden_size * counted.intermediate_size
+    return replace(
+        counted,
+        gated=False,
+        parameters=counted.parameters - counted.layers * counted.experts * plain,
+        active_parameters=counted.active_parameters - counted.layers * counted.experts_per_token * plain,
+        layer_parameters=counted.layer_parameters - counted.experts * plain,
+    )
+
+
+def _scaled(counted: ModelShape, params: int) -> ModelShape:
+    """With all parameters as they were stated. Raises UserError where the sizes cannot come to that."""
+    scale = params / counted.parameters
+    if not 1 / FAR_OFF <= scale <= FAR_OFF:
+        raise UserError(
+            f"params is {params:,}, and the sizes come to {counted.parameters:,}",
+            why=f"more than {FAR_OFF:g} times off, one of the numbers is mistyped",
+            fix=f"leave params out, or write `params={counted.parameters}`",
+            reason="bad_model_shape",
+        )
+    names = ("active_parameters", "layer_parameters")
+    return replace(counted, parameters=params, **{name: round(getattr(counted, name) * scale) for name in names})
 
 
 def _check_heads(sizes: Mapping[str, int]) -> None:
     """Width and heads that do not divide, together: what is offered must not be refused in its turn."""
     heads, hidden = sizes["heads"], sizes["hidden"]
     kv_heads = sizes.get("kv_heads", heads)
+    width, grouped = nearest_heads(None if "head_dim" in sizes else hidden, heads, kv_heads)
     wrong, legal = [], []
-    if "head_dim" not in sizes and hidden % heads:
+    if width is not None:
         wrong.append(f"hidden {hidden} is no multiple of heads {heads}")
-        legal.append(f"hidden={max(1, round(hidden / heads)) * heads}")
-    if heads % kv_heads:
+        legal.append(f"hidden={width}")
+    if grouped is not None:
         wrong.append(f"heads {heads} is no multiple of kv_heads {kv_heads}")
-        legal.append(f"kv_heads={min(divisors(heads), key=lambda n: (abs(n - kv_heads), n))}")
+        legal.append(f"kv_heads={grouped}")
     if wrong:
         raise UserError(" and ".join(wrong), fix=f"write `{','.join(legal)}`", reason="bad_model_shape")
 

@@ -2,8 +2,8 @@
 
 - matrix products (m x k by k x n) at the units' peak times an efficiency, longer by what small sizes cost: a product is
   bound by memory where 1/m + 1/n + 1/k is not far below bandwidth / peak (Williams et al. 2009);
-- attention's scores and values, causal half with a flash kernel (backward 2.5 x forward, Dao 2023), the whole matrix
-  plus its passes through memory without one;
+- attention's scores and values, causal half with a flash kernel (backward 2.5 x forward, Dao 2023), of that what lies
+  in the window where a layer has one; the whole matrix plus its passes through memory without such a kernel;
 - elementwise operations (norms, activations, residuals, casts, the fp32 loss) at the memory's bandwidth;
 - a fixed time a layer for launches and host work, which hides nothing when the products are small.
 """
@@ -160,7 +160,17 @@ def _attention(setup: Setup, share: RankShare, chip: Chip, rates: _Rates, c: Coe
     flash = chip.peak(rates.half) * min(_BEST_FLASH, rates.reached * c[f"attention.{kernel}"])
     flash *= shape.head_dim / (shape.head_dim + c["attention.head_dim"])
     forward = 2.0 * pairs / flash
+    if chip.form != "host":  # there a window is a mask on scores that are computed all the same
+        forward *= _causal_share(shape, recipe.seq_len)
     return forward, _FLASH_BACKWARD * forward
+
+
+def _causal_share(shape: ModelShape, seq_len: int) -> float:
+    """Pairs of tokens that a mean layer scores, of the causal half: s w - w^2 / 2 of s^2 / 2 within a window w < s."""
+    if shape.window is None or shape.window >= seq_len:
+        return 1.0
+    within = shape.window / seq_len
+    return 1.0 - shape.windowed_layers / shape.layers * (1.0 - within * (2.0 - within))
 
 
 def _activation_bytes(setup: Setup, share: RankShare, width: _MlpWidth) -> float:

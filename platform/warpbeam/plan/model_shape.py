@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warpbeam.errors import UserError
-from warpbeam.plan.families import CONFIG_KEYS, FAMILIES, Family
+from warpbeam.plan.attention_window import attention_window
+from warpbeam.plan.config_values import ConfigValues
+from warpbeam.plan.families import FAMILIES, Family
+from warpbeam.plan.head_sizes import nearest_heads
 
 __all__ = [
-    "CONFIG_KEYS",
     "FAMILIES",
     "ModelShape",
     "is_known",
     "model_shape",
 ]
 
-# Far beyond any model there is; without an end, a loop over the layers of a mistyped config would not come to one.
-MOST_LAYERS: Final = 10_000
-MOST_OF_ANYTHING: Final = 1 << 24
 INLINE_EXAMPLE: Final = "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
@@ -41,6 +40,8 @@ class ModelShape:
         layer_parameters: of one layer (one with experts, all of them included): what ZeRO-3 gathers at a time.
         shared_intermediate_size: width of the expert that every token uses beside its own; 0 where there is none.
         dense_layers: layers of a mixture of experts that have one plain MLP instead.
+        window: tokens that a token sees in the layers with a sliding window; None where no layer has one.
+        windowed_layers: how many these are.
     """
 
     family: str
@@ -62,6 +63,8 @@ class ModelShape:
     layer_parameters: int
     shared_intermediate_size: int = 0
     dense_layers: int = 0
+    window: int | None = None
+    windowed_layers: int = 0
 
     @property
     def query_size(self) -> int:
@@ -88,13 +91,11 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
             reason="unknown_model_family",
         )
     family = FAMILIES[config["model_type"]]
-    get = _Getter(config, family)
+    get = ConfigValues(config, family)
     hidden, heads = get.size("hidden_size"), get.size("num_attention_heads")
     kv_heads = _kv_heads(get, family, heads)
+    _check_heads(get, family, hidden, heads, kv_heads)
     head_dim = _head_dim(get, family, hidden, heads)
-    if heads % kv_heads:
-        wanted = f"a divisor of {get.key('num_attention_heads')} ({heads})"
-        raise get.impossible("num_key_value_heads", kv_heads, wanted, heads)
     attention = (
         _latent_attention(get, family, hidden, heads)
         if family.latent_attention
@@ -106,6 +107,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     layers, vocab, tied = get.size("num_hidden_layers"), get.size("vocab_size"), get.flag("tie_word_embeddings")
     dense = mixture.dense_layers(layers)
     outside = _outside(get, family, hidden, vocab, tied, norm)
+    window, windowed = attention_window(get, layers)
     apart = outside + layers * outer + dense * mixture.dense_mlp
     return ModelShape(
         family=config["model_type"],
@@ -127,10 +129,12 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         layer_parameters=outer + (mixture.parameters(mixture.experts) if dense < layers else mixture.dense_mlp),
         shared_intermediate_size=mixture.shared_width,
         dense_layers=dense if mixture.experts > 1 else 0,
+        window=window,
+        windowed_layers=windowed,
     )
 
 
-def _kv_heads(get: _Getter, family: Family, heads: int) -> int:
+def _kv_heads(get: ConfigValues, family: Family, heads: int) -> int:
     if not family.grouped or family.latent_attention:
         return heads
     if get.flag("multi_query") and not get.flag("new_decoder_architecture"):
@@ -138,38 +142,53 @@ def _kv_heads(get: _Getter, family: Family, heads: int) -> int:
     return get.size("num_key_value_heads", default=heads)
 
 
-def _head_dim(get: _Getter, family: Family, hidden: int, heads: int) -> int:
+def _check_heads(get: ConfigValues, family: Family, hidden: int, heads: int, kv_heads: int) -> None:
+    """Raises UserError naming all that does not divide, as the file names it."""
+    divides = family.latent_attention or family.fixed_head_dim is not None or get.value("head_dim") is not None
+    names = {"hidden_size": hidden, "num_key_value_heads": kv_heads}
+    near = nearest_heads(None if divides else hidden, heads, kv_heads)
+    legal = dict(zip(names, near, strict=True))
+    wrong = [name for name, value in legal.items() if value is not None]
+    if wrong:
+        of = {"hidden_size": "a multiple", "num_key_value_heads": "a divisor"}
+        by = f"of {get.key('num_attention_heads')} ({heads})"
+        raise UserError(
+            " and ".join(f"model.config.{get.key(n)} must be {of[n]} {by}, it is {names[n]}" for n in wrong),
+            fix="write for example " + " and ".join(f"`{get.key(n)}: {legal[n]}`" for n in wrong),
+            reason="bad_model_shape",
+        )
+
+
+def _head_dim(get: ConfigValues, family: Family, hidden: int, heads: int) -> int:
     if family.latent_attention:
         key = get.size("qk_nope_head_dim") + get.size("qk_rope_head_dim")
         return (key + get.size("v_head_dim")) // 2
-    if get.value("head_dim") is None and family.fixed_head_dim is None and hidden % heads:
-        below = hidden // heads * heads or heads
-        raise get.impossible("hidden_size", hidden, f"a multiple of {get.key('num_attention_heads')} ({heads})", below)
     return get.size("head_dim", default=family.fixed_head_dim or hidden // heads)
 
 
-def _norms(get: _Getter, family: Family) -> int:
+def _norms(get: ConfigValues, family: Family) -> int:
     """Norms of a layer; falcon's parallel attention shares one with the MLP, unless the config asks for two."""
     if not get.flag("parallel_attn"):
         return family.norms
-    twice = get.value("num_ln_in_parallel_attn") in (2, None) and get.flag("new_decoder_architecture")
-    return 2 if twice else 1
+    asked = get.count("num_ln_in_parallel_attn")
+    return 2 if asked == 2 or (asked is None and get.flag("new_decoder_architecture")) else 1
 
 
-def _outside(get: _Getter, family: Family, hidden: int, vocab: int, tied: bool, norm: int) -> int:
+def _outside(get: ConfigValues, family: Family, hidden: int, vocab: int, tied: bool, norm: int) -> int:
     """Embeddings, positions, the last norm and the output."""
     narrow = get.size("word_embed_proj_dim", default=hidden)
     count = vocab * narrow * (1 if tied else 2) + (vocab if family.head_bias else 0)
     if narrow != hidden:
         count += 2 * narrow * hidden
-    if get.value("do_layer_norm_before") is not False:  # post-norm models (OPT-350M) end with their last layer's
+    # Post-norm models (OPT-350M) end with their last layer's; checkpoints of before transformers 4.20.1 may have none.
+    if get.value("do_layer_norm_before") is not False and not get.flag("_remove_final_layer_norm"):
         count += norm
     if family.learned_positions:
         count += (get.size("max_position_embeddings") + family.extra_positions) * hidden
     return count
 
 
-def _attention(get: _Getter, family: Family, hidden: int, query: int, kv: int, head_dim: int) -> int:
+def _attention(get: ConfigValues, family: Family, hidden: int, query: int, kv: int, head_dim: int) -> int:
     count = hidden * (query + 2 * kv) + query * hidden
     if get.bias(family.qkv_bias, family.bias_key):
         count += query + 2 * kv
@@ -182,7 +201,7 @@ def _attention(get: _Getter, family: Family, hidden: int, query: int, kv: int, h
     return count
 
 
-def _latent_attention(get: _Getter, family: Family, hidden: int, heads: int) -> int:
+def _latent_attention(get: ConfigValues, family: Family, hidden: int, heads: int) -> int:
     """MLA: down to a latent, its norm, up to the heads; keys' rotary part beside it (DeepSeek-V2, section 2.1)."""
     nope, rope, value = get.size("qk_nope_head_dim"), get.size("qk_rope_head_dim"), get.size("v_head_dim")
     latent, biased = get.size("kv_lora_rank"), get.bias(family.qkv_bias, family.bias_key)
@@ -196,7 +215,7 @@ def _latent_attention(get: _Getter, family: Family, hidden: int, heads: int) -> 
     return count + hidden * rank + rank + rank * key + (rank if biased else 0)
 
 
-def _mlp(get: _Getter, family: Family, hidden: int, intermediate: int, *, biases: bool = True) -> int:
+def _mlp(get: ConfigValues, family: Family, hidden: int, intermediate: int, *, biases: bool = True) -> int:
     wide = 2 if family.gated else 1
     count = (wide + 1) * hidden * intermediate
     key = family.bias_key if family.bias_key in ("enable_bias", "bias") else "mlp_bias"
@@ -208,14 +227,16 @@ def _mlp(get: _Getter, family: Family, hidden: int, intermediate: int, *, biases
 class _Mixture:
     """The MLPs of the layers: one, or experts with a router and perhaps one that every token uses."""
 
-    def __init__(self, get: _Getter, family: Family, hidden: int) -> None:
+    def __init__(self, get: ConfigValues, family: Family, hidden: int) -> None:
         wide = get.size("intermediate_size", default=4 * hidden)
         self._get, self._family = get, family
         self.dense_mlp = _mlp(get, family, hidden, wide)
         self.experts = get.size("num_local_experts") if family.experts != "none" else 1
         self.per_token = get.size("num_experts_per_tok") if self.experts > 1 else 1
         if self.per_token > self.experts:
-            raise get.impossible("num_experts_per_tok", self.per_token, f"at most the {self.experts} experts", 1)
+            raise get.impossible(
+                "num_experts_per_tok", self.per_token, f"at most the {self.experts} experts", self.experts
+            )
         self.width = get.size("moe_intermediate_size", default=wide) if family.experts != "none" else wide
         self.shared_width = 0
         self._beside = hidden * self.experts if family.experts != "none" else 0  # the router
@@ -241,68 +262,3 @@ class _Mixture:
             return min(first, layers)
         plain, every = self._get.numbers("mlp_only_layers"), self._get.size("decoder_sparse_step", default=1)
         return sum(1 for layer in range(layers) if layer in plain or (layer + 1) % every)
-
-
-class _Getter:
-    """Reads a config's values by our names, with the family's defaults."""
-
-    def __init__(self, config: Mapping[str, Any], family: Family) -> None:
-        self.config, self.family = config, family
-
-    def key(self, name: str) -> str:
-        """The key that this config has for it; the family's own where it has none."""
-        own = (self.family.names or {}).get(name, name)
-        return name if name in self.config and own not in self.config else own  # transformers accepts both
-
-    def value(self, name: str) -> Any:
-        return self.config.get(self.key(name), self.family.defaults.get(name))
-
-    def impossible(self, name: str, value: object, wanted: str, write: object) -> UserError:
-        key = self.key(name)
-        return UserError(
-            f"model.config.{key} must be {wanted}, it is {value!r}",
-            fix=f"write for example `{key}: {write}`",
-            reason="bad_model_shape",
-        )
-
-    def size(self, name: str, default: int | None = None) -> int:
-        """A whole number, 1 or more, with an end that no model reaches."""
-        value = self.value(name)
-        value = default if value is None else value
-        most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
-        usual = self.family.defaults.get(name) or 1
-        if value is None or not _is_whole(value) or value < 1:
-            raise self.impossible(name, value, "a whole number, 1 or more", usual)
-        if value > most:
-            raise self.impossible(name, value, f"at most {most:,}", usual)
-        return int(value)
-
-    def count(self, name: str) -> int | None:
-        """A whole number, 0 or more; None where the config does not say."""
-        value: int | None = self.value(name)
-        if value is not None and (not _is_whole(value) or not 0 <= value <= MOST_LAYERS):
-            raise self.impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
-        return value
-
-    def numbers(self, name: str) -> set[int]:
-        """A list of layers' numbers; empty where the config does not say."""
-        value = self.value(name)
-        if value is None:
-            return set()
-        if not isinstance(value, list) or not all(map(_is_whole, value)):
-            raise self.impossible(name, value, "a list of layers' numbers", "[]")
-        return set(value)
-
-    def flag(self, name: str) -> bool:
-        """true or false; "false" in quotes would count as true, so it is refused."""
-        value = self.value(name)
-        if value is not None and not isinstance(value, bool) and value not in (0, 1):
-            raise self.impossible(name, value, "true or false", "false")
-        return bool(value)
-
-    def bias(self, fixed: bool | None, key: str) -> bool:
-        return self.flag(key) if fixed is None else fixed
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -61,6 +62,9 @@ VARIANTS += [
     {"model_type": "opt", **OWN["opt"], "enable_bias": False},
     {"model_type": "opt", **OWN["opt"], "layer_norm_elementwise_affine": False},
     {"model_type": "falcon", **OWN["falcon"], "new_decoder_architecture": True, "num_kv_heads": 2},  # Falcon-40B
+    {"model_type": "falcon", **OWN["falcon"], "num_ln_in_parallel_attn": 2},
+    {"model_type": "falcon", **OWN["falcon"], "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1},
+    {"model_type": "opt", **OWN["opt"], "_remove_final_layer_norm": True},
     {"model_type": "falcon", **OWN["falcon"], "multi_query": False, "bias": True, "parallel_attn": False},
     {"model_type": "qwen2_moe", **OWN["qwen2_moe"], "mlp_only_layers": [1], "qkv_bias": False},
     {"model_type": "qwen2_moe", **OWN["qwen2_moe"], "decoder_sparse_step": 2},
@@ -190,6 +194,13 @@ def test_tying_embeddings_saves_their_parameters_and_no_work(layers: int) -> Non
         ({"model_type": "deepseek_v3", **SMALL, "first_k_dense_replace": "x"}, "first_k_dense_replace must be"),
         ({"model_type": "deepseek_v3", **SMALL, "n_shared_experts": "2"}, "n_shared_experts must be"),
         ({"model_type": "mixtral", **SMALL, "num_experts_per_tok": 9}, "at most the 8 experts, it is 9"),
+        ({"model_type": "mistral", **SMALL, "sliding_window": 0}, "sliding_window must be a whole number, 1 or more"),
+        ({"model_type": "qwen2", **SMALL, "sliding_window": "x"}, "sliding_window must be a whole number"),
+        ({"model_type": "qwen2", **SMALL, "use_sliding_window": "yes"}, "use_sliding_window must be true or false"),
+        ({"model_type": "qwen3", **SMALL, "max_window_layers": -1}, "max_window_layers must be a whole number from 0"),
+        ({"model_type": "gemma3_text", **SMALL, "sliding_window_pattern": 0}, "sliding_window_pattern must be a whole"),
+        ({"model_type": "gemma2", **SMALL, "layer_types": ["full_attention"]}, "for each of the 3 layers"),
+        ({"model_type": "gemma2", **SMALL, "layer_types": ["a", "b", "c"]}, "full_attention or sliding_attention"),
         # named as the file names it; transformers takes a family's own key and the common one
         ({"model_type": "gpt2", "n_inner": "x"}, "model.config.n_inner must be"),
         ({"model_type": "gpt2", "intermediate_size": "x"}, "model.config.intermediate_size must be"),
@@ -212,6 +223,9 @@ def test_impossible_shapes(config: dict[str, Any], wrong: str) -> None:
         ({"layers": 1e9}, "it is 1000000000"),
         ({"gated": 7}, "gated must be 0 or 1"),
         ({"params": -5}, "params must be a whole number, 1 or more"),
+        ({"params": 5}, "params is 5, and the sizes come to 95,040"),
+        ({"params": 1e40}, "and the sizes come to 95,040"),
+        ({"window": 0}, "window must be a whole number from 1"),
         ({"experts": 4, "experts_per_token": 8}, "experts_per_token is 8, there are 4"),
         ({"heads": 3, "kv_heads": 2}, "hidden 64 is no multiple of heads 3 and heads 3 is no multiple of kv_heads 2"),
     ],
@@ -231,3 +245,85 @@ def test_what_is_offered_for_heads_is_accepted(heads: int, kv_heads: int, hidden
     except UserError as refused:
         offered = refused.fix.removeprefix("write `").removesuffix("`").split(",")
         given_shape(typed | {name: float(value) for name, value in (pair.split("=") for pair in offered)})
+
+
+@pytest.mark.parametrize(
+    ("config", "fix"),
+    [
+        ({"model_type": "llama", "num_key_value_heads": 3}, "`num_key_value_heads: 2`"),
+        ({"model_type": "llama", "num_key_value_heads": 7}, "`num_key_value_heads: 8`"),
+        ({"model_type": "llama", "hidden_size": 4100}, "`hidden_size: 4096`"),
+        (
+            {"model_type": "llama", "hidden_size": 4100, "num_key_value_heads": 30},
+            "`hidden_size: 4096` and `num_key_value_heads: 32`",
+        ),
+        (
+            {"model_type": "falcon", "num_attention_heads": 64, "hidden_size": 4096, "num_kv_heads": 5}
+            | {"new_decoder_architecture": True},
+            "`num_kv_heads: 4`",
+        ),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "`num_experts_per_tok: 8`"),
+        ({"model_type": "gpt2", "n_inner": "x"}, "`n_inner: 3072`"),
+    ],
+)
+def test_the_nearest_legal_value_is_offered(config: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UserError) as caught:
+        model_shape(config)
+    assert caught.value.fix == f"write for example {fix}"
+    model_shape(config | {key: int(value) for key, value in re.findall(r"`(\w+): (\d+)`", fix)})
+
+
+def test_params_that_the_sizes_nearly_come_to_are_taken() -> None:
+    numbers = {"layers": 2.0, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 100, "params": 100_000}
+    assert given_shape(numbers).parameters == 100_000
+
+
+WINDOWED: list[dict[str, Any]] = [
+    {"model_type": "mistral"},
+    {"model_type": "mistral", "sliding_window": None},
+    {"model_type": "mistral", "sliding_window": 100},
+    {"model_type": "mixtral"},
+    {"model_type": "mixtral", "sliding_window": 100},
+    {"model_type": "phi3"},
+    {"model_type": "phi3", "sliding_window": 2047},
+    {"model_type": "llama", "sliding_window": 100},
+    {"model_type": "gemma", "sliding_window": 100},
+    {"model_type": "gemma2"},
+    {"model_type": "gemma2", "sliding_window": 100},
+    {"model_type": "gemma2", "num_hidden_layers": 3, "layer_types": 2 * ["full_attention"] + ["sliding_attention"]},
+    {"model_type": "gemma3_text"},
+    {"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 3},
+    {"model_type": "qwen2"},
+    {"model_type": "qwen2", "use_sliding_window": True},
+    {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 40},
+    {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 0, "sliding_window": 100},
+    {"model_type": "qwen2_moe"},
+    {"model_type": "qwen2_moe", "use_sliding_window": True, "max_window_layers": 7},
+    {"model_type": "qwen3_moe"},
+    {"model_type": "qwen3_moe", "use_sliding_window": True},
+]
+
+
+@pytest.mark.parametrize("config", WINDOWED, ids=lambda c: "-".join(f"{v}" for v in c.values()))
+def test_windows_are_those_of_transformers(config: dict[str, Any]) -> None:
+    """By layer where the configuration says it so, else all layers; what it writes is read alike."""
+    shape, built_config = model_shape(config), AutoConfig.for_model(**config)
+    has_none = config["model_type"] in ("llama", "gemma")  # whose code reads no such key
+    window = None if has_none else getattr(built_config, "sliding_window", None)
+    types = getattr(built_config, "layer_types", None) or built_config.num_hidden_layers * ["sliding_attention"]
+    layers = types.count("sliding_attention") if window else 0
+    assert (shape.window, shape.windowed_layers) == ((window, layers) if layers else (None, 0))
+    written = model_shape(built_config.to_dict())
+    assert (written.window, written.windowed_layers) == (shape.window, shape.windowed_layers)
+
+
+def test_a_window_bounds_what_attention_counts() -> None:
+    """12 L H s with s at most the window, in the layers that have one."""
+    numbers = {"layers": 4.0, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 100}
+    full, windowed = given_shape(numbers), given_shape(numbers | {"window": 1000})
+    assert (windowed.window, windowed.windowed_layers) == (1000, 4)
+    assert flops_per_token(full, 4000) - flops_per_token(windowed, 4000) == 12 * 4 * 64 * 3000
+    assert flops_per_token(full, 1000) == flops_per_token(windowed, 1000)
+    mixed = model_shape({"model_type": "gemma3_text", "num_hidden_layers": 6, "sliding_window": 512})
+    seen = 5 * 512 + 4096
+    assert flops_per_token(mixed, 4096) - flops_per_token_6n(mixed) == 12 * mixed.query_size * seen

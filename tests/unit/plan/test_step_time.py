@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpbeam.plan.hardware import CHIPS, Chip, find_chip
+from warpbeam.plan.layer_time import layer_time
+from warpbeam.plan.memory import memory
 from warpbeam.plan.model_shape import ModelShape, model_shape
+from warpbeam.plan.rank_share import rank_share
 from warpbeam.plan.setup import Layout, Lora, Precision, Recipe, Setup
 from warpbeam.plan.step_time import bubble_fraction, step_time
 from warpbeam.plan.time_coefficients import COEFFICIENTS
@@ -190,3 +193,21 @@ def test_llama_405b_as_published(accelerators: int, published: float) -> None:
     layout = {"tp": 8, "pp": 16, "virtual_stages": 8, "sequence_parallel": True} | MEGATRON
     found = step_time(setup(LLAMA_405B, accelerators, global_batch=2048, **layout), H100)
     assert found.mfu_6n == pytest.approx(published, rel=0.12)
+
+
+@pytest.mark.parametrize("window", [512, 4096, 16_384])
+def test_a_window_takes_time_from_attention_alone(window: int) -> None:
+    """The flash kernel scores s w - w^2 / 2 pairs instead of s^2 / 2; without one the whole matrix is computed."""
+    seq_len = 16_384
+
+    def attention(shape: Any, **how: Any) -> float:
+        asked = setup(shape, seq_len=seq_len, **how)
+        return layer_time(asked, rank_share(asked), find_chip("H100"), COEFFICIENTS).attention
+
+    windowed = replace(LLAMA_8B, window=window, windowed_layers=LLAMA_8B.layers)
+    share = (seq_len * window - window**2 / 2) / (seq_len**2 / 2)
+    assert attention(windowed) == pytest.approx(share * attention(LLAMA_8B))
+    assert attention(replace(windowed, windowed_layers=16)) == pytest.approx((1 + share) / 2 * attention(LLAMA_8B))
+    assert attention(windowed, eager_attention=True) == attention(LLAMA_8B, eager_attention=True)
+    eager = setup(windowed, seq_len=seq_len, eager_attention=True)
+    assert memory(eager, 80) == memory(replace(eager, shape=LLAMA_8B), 80)

@@ -1,0 +1,78 @@
+"""A config.json's values by our names: the family's default where it says nothing, refused where they cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from warpbeam.errors import UserError
+from warpbeam.plan.families import Family
+
+# Far beyond any model there is; without an end, a loop over the layers of a mistyped config would not come to one.
+MOST_LAYERS: Final = 10_000
+MOST_OF_ANYTHING: Final = 1 << 24
+
+
+class ConfigValues:
+    """Reads a config's values by our names, with the family's defaults."""
+
+    def __init__(self, config: Mapping[str, Any], family: Family) -> None:
+        self.config, self.family = config, family
+
+    def key(self, name: str) -> str:
+        """The key that this config has for it; the family's own where it has none."""
+        own = (self.family.names or {}).get(name, name)
+        return name if name in self.config and own not in self.config else own  # transformers accepts both
+
+    def value(self, name: str) -> Any:
+        return self.config.get(self.key(name), self.family.defaults.get(name))
+
+    def impossible(self, name: str, value: object, wanted: str, write: object) -> UserError:
+        key = self.key(name)
+        return UserError(
+            f"model.config.{key} must be {wanted}, it is {value!r}",
+            fix=f"write for example `{key}: {write}`",
+            reason="bad_model_shape",
+        )
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A whole number, 1 or more, with an end that no model reaches."""
+        value = self.value(name)
+        value = default if value is None else value
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
+        usual = self.family.defaults.get(name) or default or 1
+        if value is None or not _is_whole(value) or value < 1:
+            raise self.impossible(name, value, "a whole number, 1 or more", usual)
+        if value > most:
+            raise self.impossible(name, value, f"at most {most:,}", usual)
+        return int(value)
+
+    def count(self, name: str) -> int | None:
+        """A whole number, 0 or more; None where the config does not say."""
+        value: int | None = self.value(name)
+        if value is not None and (not _is_whole(value) or not 0 <= value <= MOST_LAYERS):
+            raise self.impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
+        return value
+
+    def numbers(self, name: str) -> set[int]:
+        """A list of layers' numbers; empty where the config does not say."""
+        value = self.value(name)
+        if value is None:
+            return set()
+        if not isinstance(value, list) or not all(map(_is_whole, value)):
+            raise self.impossible(name, value, "a list of layers' numbers", "[]")
+        return set(value)
+
+    def flag(self, name: str) -> bool:
+        """true or false; "false" in quotes would count as true, so it is refused."""
+        value = self.value(name)
+        if value is not None and not isinstance(value, bool) and value not in (0, 1):
+            raise self.impossible(name, value, "true or false", "false")
+        return bool(value)
+
+    def bias(self, fixed: bool | None, key: str) -> bool:
+        return self.flag(key) if fixed is None else fixed
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
