@@ -49,9 +49,9 @@ class Change:
 
 
 def everything(question: Question) -> Space:
-    """All that engines do on these machines."""
-    machine = question.machine
-    wide = Space(shardings=CHOSEN_HERE) if machine.is_cpu else any_engine(min(question.shape.layers, MOST_PP))
+    """All that engines do on these machines; this version alone where nothing else was asked about."""
+    own = question.machine.is_cpu or question.only_here
+    wide = Space(shardings=CHOSEN_HERE) if own else any_engine(min(question.shape.layers, MOST_PP))
     return replace(wide, most_tokens=question.space.most_tokens)
 
 
@@ -213,6 +213,8 @@ def _shorter(question: Question, ladder: Sequence[Changes], *, may_offload: bool
 
 
 def _adapters(question: Question, ladder: Sequence[Changes]) -> Iterator[Change]:
+    if question.only_here:
+        return  # this version has none
     for bits in (16, 4):
         for rung in ladder:
             adapters = {"lora": ADAPTER_RANK, "base_bits": bits}

@@ -19,7 +19,8 @@ def flops_per_token_6n(shape: ModelShape, *, frozen: bool = False) -> int:
 
 
 def flops_per_token(shape: ModelShape, seq_len: int, *, frozen: bool = False) -> int:
-    """6N + 12 L H s, with attention over `seq_len` tokens or a layer's window; 4N + 8 L H s under adapters, whose own work is left out."""
+    """6N + 12 L H s, with attention over `seq_len` tokens or a layer's window; 4N + 8 L H s under adapters, whose own
+    work is left out."""
     attention = attention_flops_per_token(shape, seq_len)
     return flops_per_token_6n(shape, frozen=frozen) + (attention * 2 // 3 if frozen else attention)
 

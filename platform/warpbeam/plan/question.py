@@ -36,6 +36,11 @@ class Question:
     here_only: bool = True
     look_back: int = LOOK_BACK
 
+    @property
+    def only_here(self) -> bool:
+        """`--engine here`: nothing else is asked about, so nothing else is advised. (A job's advice marks it.)"""
+        return self.in_passing and self.here_only
+
     def best_setup(self) -> Setup | None:
         """The fastest whose promise holds; else the fastest that will likely run; else what needs least memory. None
         where no layout is legal."""

@@ -51,6 +51,19 @@ def check(words: str, shape: Any, asked: dict[str, Any]) -> None:
             assert now.fits, change.text
             assert now.memory_gib == pytest.approx(change.memory_gib), change.text
             assert now.tokens_per_s == pytest.approx(change.tokens_per_s), change.text
+            assert now.runs_here or asked.get("engine") != "here", change.text
+        assert change.changes or asked.get("engine") != "here", change.text
+    if asked.get("engine") == "here":
+        check_alternatives(found, words, shape, asked)
+
+
+def check_alternatives(found: Answer, words: str, shape: Any, asked: dict[str, Any]) -> None:
+    """What `otherwise` names of this version, typed out after the same command, is as fast as it says."""
+    for other in found.alternatives:
+        named = {name: getattr(other, name) for name in ("strategy", "micro_batch", "checkpointing", "offload")}
+        now = ask(words, shape, **asked | named).chosen
+        assert (now.step_s, now.memory_gib) == pytest.approx((other.step_s, other.memory_gib)), named
+        assert other.runs_here
 
 
 @settings(max_examples=40)  # each asks a dozen questions
@@ -75,6 +88,17 @@ def test_advice_that_is_followed_holds(fixed: dict[str, Any], words: str, shape:
         check(words, shape, asked)
     except UserError:  # fixed so that nothing is legal: another test's
         assert fixed
+
+
+@pytest.mark.parametrize("words", ["1xA10G", "8xA100-40GB", "16xH100"])
+def test_engine_here_is_advised_of_nothing_else(words: str) -> None:
+    """Neither adapters nor other engines: `--engine here` would refuse them."""
+    asked = {"seq_len": 4096, "global_batch_tokens": 4096 * 64, "engine": "here"}
+    found = ask(words, LLAMA_70B, **asked)
+    assert found.would_fit
+    check(words, LLAMA_70B, asked)
+    assert not any("lora" in change.text or "not run" in change.text for change in found.would_fit)
+    assert all(other.runs_here for other in found.alternatives)
 
 
 def test_what_was_fixed_is_kept_or_named() -> None:
