@@ -6,12 +6,11 @@ keys relative to the section. Only what the file alone can answer is here: data,
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warpbeam.plan.families import CONFIG_KEYS, FAMILIES
+from warpbeam.plan.families import misspelt_keys
 from warpbeam.secret_shapes import names_a_secret, redact
 from warpbeam.spec_file import SECRETS_ADVICE
 from warpbeam.spec_problems import Problem, nearest, refuse, show
@@ -135,11 +134,8 @@ def _scratch(section: Model, config: Mapping[str, Any]) -> list[Problem]:
     found: list[Problem] = []
     if not isinstance(config.get("model_type"), str):
         found.append(Problem(("config", "model_type"), "is missing", "write for example `model_type: qwen2`"))
-    if config.get("model_type") in FAMILIES:  # transformers takes any key, and builds another model than was meant
-        for key in config:
-            near = None if key in CONFIG_KEYS else difflib.get_close_matches(key, CONFIG_KEYS, n=1, cutoff=0.85)
-            if near:
-                found.append(Problem(("config", key), "is no key of this model", f"did you mean `{near[0]}`?"))
+    for key, near in misspelt_keys(config).items():
+        found.append(Problem(("config", key), "is no key of this model", f"did you mean `{near}`?"))
     if section.tokenizer is None:
         found.append(
             Problem(

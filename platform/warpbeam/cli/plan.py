@@ -39,6 +39,19 @@ def _asked(name: str, help_: str, panel: str = QUESTION, **more: Any) -> Any:
     return typer.Option(name, help=help_, rich_help_panel=panel, show_default=False, **more)
 
 
+def _whole(name: str, help_: str, example: int) -> Any:
+    """A number that people like to abbreviate: refused with one that is accepted."""
+
+    def parsed(words: str) -> int:
+        try:
+            return int(words)
+        except ValueError:
+            said = f"{words!r} is no whole number. Write it out, for example `{name} {example}`."
+            raise typer.BadParameter(said) from None
+
+    return _asked(name, help_, parser=parsed, metavar="N")
+
+
 def plan(
     job: OptionalJobFile = None,
     pool: Pool = None,
@@ -57,13 +70,15 @@ def plan(
     model: Annotated[
         str | None, _asked("--model", "config.json, its folder, hf://ORG/NAME, or layers=32,hidden=4096,...")
     ] = None,
-    seq_len: Annotated[int | None, _asked("--seq-len", "Tokens of a sequence.")] = None,
-    global_batch_tokens: Annotated[int | None, _asked("--global-batch-tokens", "Of an optimizer step.")] = None,
+    seq_len: Annotated[int | None, _whole("--seq-len", "Tokens of a sequence.", 8192)] = None,
+    global_batch_tokens: Annotated[
+        int | None, _whole("--global-batch-tokens", "Of an optimizer step.", 1_048_576)
+    ] = None,
     method: Annotated[str, _asked("--method", "pretrain or sft.")] = "pretrain",
     precision: Annotated[str | None, _asked("--precision", "bf16, fp32, fp16 or fp8.")] = None,
     optimizer: Annotated[str | None, _asked("--optimizer", "adamw, adamw_8bit, adafactor, sgd or muon.")] = None,
     attention: Annotated[str | None, _asked("--attention", "flash, or eager: score matrices are kept.")] = None,
-    steps: Annotated[int | None, _asked("--steps", "Optimizer steps to the end.")] = None,
+    steps: Annotated[int | None, _whole("--steps", "Optimizer steps to the end.", 100_000)] = None,
     tokens: Annotated[float | None, _asked("--tokens", "Tokens to the end, for example 15e12.")] = None,
     engine: Annotated[str, _asked("--engine", "any, or here: only what this version runs.")] = "any",
     strategy: Annotated[str | None, _asked("--strategy", "zero1, zero2, zero3, ddp, fsdp, ...", LAYOUT)] = None,
@@ -91,6 +106,7 @@ def plan(
     """
     if (job is None) == (model is None):
         raise _needs_one(job is None)
+    _refuse_two_outputs(emit, explain, scale, json=json)
     if job is not None:
         layout: dict[str, object] = {"--strategy": strategy, "--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep, "--dp": dp}
         layout |= {"--micro-batch": micro_batch, "--checkpointing": checkpointing, "--offload": offload}
@@ -146,6 +162,22 @@ def _needs_one(nothing: bool) -> Exception:
     what = "nothing to plan: neither a job file nor --model" if nothing else "a job file names its model itself"
     fix = f"name a job file, or ask without one: {example}" if nothing else "leave --model or the job file out"
     return UserError(what, fix=fix, reason="bad_input")
+
+
+def _refuse_two_outputs(emit: Emit | None, explain: Explain | None, scale: str | None, *, json: bool) -> None:
+    """Each prints something else in the plan's place; one would silently be left out."""
+    from warpbeam.errors import UserError
+
+    given = [
+        name for name, value in (("--scale", scale), ("--emit", emit), ("--explain", explain)) if value is not None
+    ]
+    given += ["--json"] if json and explain is not None else []  # a text for people
+    if len(given) > 1:
+        raise UserError(
+            f"{given[0]} and {given[1]} print different things",
+            fix=f"leave {' or '.join(given)} out, and ask twice for both",
+            reason="bad_input",
+        )
 
 
 def _refuse_beside_a_job(given: Sequence[str]) -> None:
@@ -236,14 +268,17 @@ def _show_passing(words: Words, *, explain: Explain | None, scale: str | None, e
     from warpbeam.launch.ask import ask, ask_json, ask_lines, ask_warnings, emit_deepspeed, explain_asked, scale_asked
 
     if scale is not None:
-        _show_scaling(scale_asked(words, _sizes(scale)), json=json)
+        rows, notes = scale_asked(words, _sizes(scale))
+        for text in notes:
+            warn(text)
+        _show_scaling(rows, json=json)
         return
     passing = ask(words)
     if emit is not None:
         config, note = emit_deepspeed(passing)
         print_json(config)
-        if note:
-            warn(note)
+        for text in (*passing.notes, *([note] if note else [])):
+            warn(text)
         return
     if json:
         print_json(ask_json(passing))
@@ -259,16 +294,20 @@ def _show_passing(words: Words, *, explain: Explain | None, scale: str | None, e
 
 
 def _show_scaling(rows: list[Size], *, json: bool) -> None:
+    """The table and its plot. Exits with 1 where no size fits."""
     from warpbeam.plan.scaling import bars, table
 
+    some_fit = any(row.found is not None and row.found.fits for row in rows)
     if json:
         print_json({"scaling": [row.to_dict() for row in rows]})
-        return
-    for line in table(rows):
-        say(line)
-    say("\nefficiency against the smallest size that fits:")
-    for line in bars(rows):
-        say(line)
+    else:
+        for line in table(rows):
+            say(line)
+        say(f"\nefficiency against the smallest size{' that fits' if some_fit else ''}:")
+        for line in bars(rows):
+            say(line)
+    if not some_fit:
+        raise typer.Exit(DOES_NOT_FIT)
 
 
 def _count(words: str | None) -> int | None:
@@ -289,10 +328,17 @@ def _count(words: str | None) -> int | None:
 
 def _sizes(words: str) -> list[int]:
     from warpbeam.errors import UserError
+    from warpbeam.plan.machine import MOST_ACCELERATORS
 
     parts = [part.strip() for part in words.split(",")]
-    if not all(part.isdigit() and len(part) < 8 and int(part) > 0 for part in parts):
+    if not all(part.isascii() and part.isdigit() and int(part[:10]) > 0 for part in parts):
         raise UserError(f"--scale {words} is no list of numbers", fix="write `--scale 8,16,32,64`", reason="bad_input")
+    if far := [part for part in parts if int(part[:10]) > MOST_ACCELERATORS]:
+        raise UserError(
+            f"--scale {words}: {far[0]} is more than the {MOST_ACCELERATORS:,} accelerators that the planner knows",
+            fix="write for example `--scale 8,16,32,64`",
+            reason="bad_input",
+        )
     return [int(part) for part in parts]
 
 

@@ -92,13 +92,12 @@ def _from_hub(uri: str, revision: str, with_code: bool) -> Path:
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
-        HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
-    repository = uri.removeprefix("hf://").rstrip("/")
+    repository = _repository(uri)
     patterns = [*NAMES, *(["*.py"] if with_code else [])]
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
@@ -107,10 +106,11 @@ def _from_hub(uri: str, revision: str, with_code: bool) -> Path:
         raise UserError(f"{uri} is gated", why="access must be granted first", fix=fix, reason="gated_model") from error
     except RevisionNotFoundError as error:
         raise UserError(f"{uri} has no revision {revision}", reason="missing_model") from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
+    except RepositoryNotFoundError as error:
         raise UserError(
             f"there is no {uri}",
             why="the Hub knows no such repository, or it is private and HF_TOKEN gives no access",
+            fix="look for its name on https://huggingface.co/models, or set HF_TOKEN",
             reason="missing_model",
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
@@ -120,6 +120,27 @@ def _from_hub(uri: str, revision: str, with_code: bool) -> Path:
             fix="check the network (HTTPS_PROXY, HF_ENDPOINT), or copy the model to s3:// or a local folder",
             reason="hub_unreachable",
         ) from error
+
+
+def _repository(uri: str) -> str:
+    """`ORG/NAME`. Raises UserError for what cannot be one, whatever the Hub knows."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    name = uri.removeprefix("hf://").rstrip("/")
+    why = "a repository is named by its owner and its name, with one slash between them"
+    if name.count("/") == 1:
+        try:
+            validate_repo_id(name)
+            return name
+        except HFValidationError as error:
+            why = str(error)
+    raise UserError(
+        f"{uri} is no name of a model on the Hub",
+        why=why if name else "nothing is named",
+        fix="write hf://ORG/NAME, for example `hf://Qwen/Qwen2.5-0.5B`",
+        reason="bad_model",
+    )
 
 
 def check_embedding(entries: int, rows: int | None) -> None:

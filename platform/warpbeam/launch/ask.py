@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from warpbeam.errors import UserError
-from warpbeam.launch.ask_words import Words, asked_of, machine_of_words, read_shape, steps_of
+from warpbeam.launch.ask_words import Words, asked_of, machine_of_words, machine_resized, read_shape, steps_of
 from warpbeam.launch.calibration import read_correction
 from warpbeam.plan.answer import Answer, Question, answer, smallest
 from warpbeam.plan.deepspeed_config import deepspeed_config
 from warpbeam.plan.explain import explain_memory
+from warpbeam.plan.machine import shares_cores
 from warpbeam.plan.nearest import OPEN, question
 from warpbeam.plan.report import Line, answer_json, answer_lines, described, difference, why_words
 from warpbeam.plan.scaling import Size, scaling
@@ -20,29 +21,37 @@ from warpbeam.plan.words import count_words, plural
 
 @dataclass(frozen=True, kw_only=True)
 class Passing:
-    """A question in passing and its answer. `fixed`: the options left less than everything to choose."""
+    """A question in passing and its answer.
+
+    Attributes:
+        fixed: the options left less than everything to choose.
+        notes: on how the model was read.
+    """
 
     question: Question
     setup: Setup
     answer: Answer
     steps: int | None
     fixed: bool
+    notes: tuple[str, ...] = ()
 
 
 def ask(words: Words) -> Passing:
     """Read what the words name, and answer. Raises UserError with the nearest legal values."""
-    found = _question(words)
+    found, notes = _question(words)
     setup = found.best_setup()
     assert setup is not None  # a legal layout was found when the question was checked
     fixed = any(words.layout.get(name) is not None for name in OPEN)
-    return Passing(question=found, setup=setup, answer=answer(found, setup), steps=steps_of(words), fixed=fixed)
+    chosen = answer(found, setup)
+    return Passing(question=found, setup=setup, answer=chosen, steps=steps_of(words), fixed=fixed, notes=notes)
 
 
-def _question(words: Words, *, sized: bool = True) -> Question:
-    shape = read_shape(words.model)
+def _question(words: Words, *, sized: bool = True) -> tuple[Question, tuple[str, ...]]:
+    """The question, and notes on how the model was read."""
+    shape, notes = read_shape(words.model)
     machine = machine_of_words(words)
     correction = read_correction(machine.pool, machine.kind)
-    return question(asked_of(words), shape, machine, correction, sized=sized)
+    return question(asked_of(words), shape, machine, correction, sized=sized), notes
 
 
 def ask_lines(passing: Passing) -> list[Line]:
@@ -76,7 +85,7 @@ def ask_lines(passing: Passing) -> list[Line]:
 def ask_warnings(passing: Passing) -> list[str]:
     """What works, but not as well as it looks."""
     shape, recipe, chip = passing.question.shape, passing.question.recipe, passing.question.machine.chip
-    found = []
+    found = list(passing.notes)
     if shape.positions is not None and recipe.seq_len > shape.positions:
         found.append(f"--seq-len {recipe.seq_len} is longer than the model's positions ({shape.positions})")
     if recipe.precision == "fp8" and chip.used_precision("fp8") != "fp8":
@@ -104,6 +113,7 @@ def ask_json(passing: Passing) -> dict[str, Any]:
         "precision": passing.setup.recipe.precision,
         "seq_len": passing.setup.recipe.seq_len,
         "steps": passing.steps,
+        "notes": list(passing.notes),
     } | answer_json(passing.answer, steps=passing.steps)
 
 
@@ -112,12 +122,13 @@ def explain_asked(passing: Passing) -> list[str]:
     return explain_memory(passing.setup, passing.question.machine, passing.question.correction)
 
 
-def scale_asked(words: Words, sizes: list[int]) -> list[Size]:
-    """The best of each size, the same global batch; rows of zero weight fill one that does not divide."""
-    found = _question(words, sized=False)
+def scale_asked(words: Words, sizes: list[int]) -> tuple[list[Size], tuple[str, ...]]:
+    """The best of each size, the same global batch; rows of zero weight fill one that does not divide. And notes on how
+    the model was read."""
+    found, notes = _question(words, sized=False)
 
     def at(count: int) -> Any:
-        there = replace(found, machine=found.machine.resized(count))
+        there = replace(found, machine=machine_resized(words, found.machine, count))
         setup = there.best_setup()
         if setup is None:
             padded = -(-found.recipe.global_batch // count) * count
@@ -125,7 +136,8 @@ def scale_asked(words: Words, sizes: list[int]) -> list[Size]:
             setup = there.best_setup()
         return there.forecast(setup) if setup is not None else None
 
-    return scaling(sizes, found.recipe.global_batch * found.recipe.seq_len, at)
+    tokens = found.recipe.global_batch * found.recipe.seq_len
+    return scaling(sizes, tokens, at, cores_shared=shares_cores(found.machine)), notes
 
 
 def emit_deepspeed(passing: Passing) -> tuple[dict[str, Any], str]:

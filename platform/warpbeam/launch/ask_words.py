@@ -11,8 +11,9 @@ from typing import Any, Final, cast
 
 from warpbeam.errors import InfraError, UserError
 from warpbeam.plan.asked import METHODS, Asked, inline_shape
+from warpbeam.plan.families import misspelt_keys
 from warpbeam.plan.machine import Machine, machine_from_words, machine_of
-from warpbeam.plan.model_shape import ModelShape, model_shape
+from warpbeam.plan.model_shape import ModelShape, defaults_taken, model_shape
 
 PRECISIONS: Final = ("bf16", "fp32", "fp16", "fp8")
 CHOICES: Final = {
@@ -40,10 +41,11 @@ class Words:
     layout: Mapping[str, Any]
 
 
-def read_shape(model: str) -> ModelShape:
-    """A model's shape: numbers inline, a config.json, a folder with one, or hf://ORG/NAME (cached or fetched)."""
+def read_shape(model: str) -> tuple[ModelShape, tuple[str, ...]]:
+    """A model's shape, and what a person should know of how it was read: from numbers inline, a config.json, a folder
+    with one, or hf://ORG/NAME (cached or fetched)."""
     if "=" in model and "://" not in model:
-        return inline_shape(model)
+        return inline_shape(model), ()
     path = _config_path(model)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -54,7 +56,20 @@ def read_shape(model: str) -> ModelShape:
     if not isinstance(config, dict):
         raise UserError(f"{path} holds no JSON object", fix=_INLINE, reason="bad_model")
     text = config.get("text_config")  # a model of several modalities: its language model
-    return model_shape(text if isinstance(text, dict) and "model_type" in text else config)
+    config = text if isinstance(text, dict) and "model_type" in text else config
+    # A key beside the one that it is like may be meant; in its place it is a default that nobody asked for.
+    if wrong := {key: near for key, near in misspelt_keys(config).items() if near not in config}:
+        raise UserError(
+            f"{path} has no key {' or '.join(wrong.values())}, but {' and '.join(wrong)}",
+            fix="; ".join(f"write `{near}` for `{key}`" for key, near in wrong.items()),
+            reason="bad_model_shape",
+        )
+    shape = model_shape(config)
+    notes = [
+        f"{path} says no {key}: planned with {default:,}, the default of {shape.family}"
+        for key, default in defaults_taken(config).items()
+    ]
+    return shape, tuple(notes)
 
 
 _INLINE: Final = (
@@ -121,6 +136,15 @@ def machine_of_words(words: Words) -> Machine:
             reason="too_few_accelerators",
         )
     return machine_of(pool, count)
+
+
+def machine_resized(words: Words, machine: Machine, count: int) -> Machine:
+    """As many of the same; on a CPU pool, whose ranks share the nodes' cores and memory, each has another part."""
+    if words.pool is None or not machine.is_cpu:
+        return machine.resized(count)
+    from warpbeam.pool import load_pool
+
+    return machine_of(load_pool(words.pool).pool, count)
 
 
 def asked_of(words: Words) -> Asked:

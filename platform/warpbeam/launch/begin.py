@@ -86,7 +86,7 @@ def scale_request(planned: Planned, sizes: list[int]) -> list[Size]:
         found = _make(job, planned.root, planned.pool.pool, count, planned.model_config, elastic=True)
         return found.answer.chosen if found.answer else None
 
-    return scaling(sizes, planned.plan.tokens_per_step, at)
+    return scaling(sizes, planned.plan.tokens_per_step, at, cores_shared=planned.pool.pool.is_cpu)
 
 
 def check_sources(planned: Planned) -> None:

@@ -85,12 +85,7 @@ def calibrate(view: RunView, pool: Pool) -> Calibrated:
     """
     state, _ = view.state()
     if view.attempts() and state is not RunState.DONE:
-        raise UserError(
-            f"run {view.run} is not finished: it is {state}",
-            why="its speed and memory may still be those of the start",
-            fix=f"calibrate when it is done (`warpbeam wait {view.run}`), or with a finished run",
-            reason="not_finished",
-        )
+        raise _not_finished(view.run, state)
     attempt, facts = _newest(view)
     if facts["pool"] != pool.name:
         raise UserError(
@@ -133,6 +128,24 @@ def calibrate(view: RunView, pool: Pool) -> Calibrated:
         after=after,
         correction=correction,
         path=write_correction(correction),
+    )
+
+
+def _not_finished(run: str, state: RunState) -> UserError:
+    """What helps depends on whether the run will go on by itself."""
+    if state.ended:
+        return UserError(
+            f"run {run} did not finish: it is {state}",
+            why="nothing runs any more, and only a run that came to its end has measured all of it",
+            fix=f"bring it to its end (`warpbeam status {run}` says why it ended, `warpbeam resume {run}` goes on from "
+            "its checkpoint), or calibrate with a finished run",
+            reason="not_finished",
+        )
+    return UserError(
+        f"run {run} is not finished: it is {state}",
+        why="its speed and memory may still be those of the start",
+        fix=f"calibrate when it is done (`warpbeam wait {run}`), or with a finished run",
+        reason="not_finished",
     )
 
 

@@ -5,6 +5,7 @@ Defaults are those of transformers' configurations, so that a config.json that l
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -218,6 +219,7 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 
 
+NEAR: Final = 0.85  # likeness from which a key is another one misspelt
 # Keys of a config.json that decide a model, over all families: to find a misspelt one.
 CONFIG_KEYS: Final = (
     *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
@@ -227,7 +229,7 @@ CONFIG_KEYS: Final = (
     *("rope_parameters", "rotary_pct", "rotary_emb_base", "partial_rotary_factor", "attention_bias", "mlp_bias"),
     *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "resid_dropout"),
     *("embd_dropout", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "qk_layernorm"),
-    *("sliding_window_pattern", "_remove_final_layer_norm"),
+    *("sliding_window_pattern", "_sliding_window_pattern", "_remove_final_layer_norm"),
     *("num_local_experts", "num_experts_per_tok", "bos_token_id", "eos_token_id", "pad_token_id"),
     *("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "n_ctx"),
     *("ffn_dim", "word_embed_proj_dim", "enable_bias", "do_layer_norm_before", "layer_norm_elementwise_affine"),
@@ -238,3 +240,12 @@ CONFIG_KEYS: Final = (
     *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_group", "topk_group"),
     *("topk_method", "routed_scaling_factor"),
 )
+
+
+def misspelt_keys(config: Mapping[str, Any]) -> dict[str, str]:
+    """Key -> what was meant, of a known family's config: transformers takes any key, and builds another model."""
+    if config.get("model_type") not in FAMILIES:
+        return {}
+    unknown = (key for key in config if key not in CONFIG_KEYS)
+    near = {key: difflib.get_close_matches(key, CONFIG_KEYS, n=1, cutoff=NEAR) for key in unknown}
+    return {key: found[0] for key, found in near.items() if found}

@@ -98,7 +98,7 @@ def _scaled(counted: ModelShape, params: int) -> ModelShape:
     scale = params / counted.parameters
     if not 1 / FAR_OFF <= scale <= FAR_OFF:
         raise UserError(
-            f"params is {params:,}, and the sizes come to {counted.parameters:,}",
+            f"params is {params:.15g}, and the sizes come to {counted.parameters}",
             why=f"more than {FAR_OFF:g} times off, one of the numbers is mistyped",
             fix=f"leave params out, or write `params={counted.parameters}`",
             reason="bad_model_shape",

@@ -67,6 +67,11 @@ class Machine:
         return replace(self, accelerators=accelerators, per_node=per_node)
 
 
+def shares_cores(machine: Machine) -> bool:
+    """Whether more ranks make each of them slower: those of a CPU pool share its cores."""
+    return machine.is_cpu and machine.pool is not None
+
+
 def machine_of(pool: Pool, ranks: int) -> Machine:
     """`ranks` of a pool's accelerators. Raises UserError where the catalogue has no such accelerator."""
     chip = _chip(pool)
@@ -126,7 +131,7 @@ def machine_from_words(words: str) -> Machine:
     if match is not None and int(match[1][:10]) > MOST_ACCELERATORS:
         raise UserError(
             f"`{words}` is more than the {MOST_ACCELERATORS:,} accelerators that the planner shares work among",
-            fix=f"write `--accelerators {MOST_ACCELERATORS}x{match[2]}` or less",
+            fix="write fewer, as many as share the global batch",
             reason="bad_accelerators",
         )
     if match is None or int(match[1]) < 1:

@@ -19,10 +19,12 @@ from warpbeam.plan.head_sizes import nearest_heads
 __all__ = [
     "FAMILIES",
     "ModelShape",
+    "defaults_taken",
     "is_known",
     "model_shape",
 ]
 
+DECIDING: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
 INLINE_EXAMPLE: Final = "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
@@ -79,6 +81,14 @@ def is_known(config: Mapping[str, Any]) -> bool:
     """Whether `model_shape` can count this model."""
     family = config.get("model_type")
     return isinstance(family, str) and family in FAMILIES
+
+
+def defaults_taken(config: Mapping[str, Any]) -> dict[str, int]:
+    """Key -> the family's default, of the sizes that decide a model and that this config does not say."""
+    family = FAMILIES[config["model_type"]]
+    get = ConfigValues(config, family)
+    unsaid = [name for name in DECIDING if get.key(name) not in config and family.defaults.get(name) is not None]
+    return {get.key(name): family.defaults[name] for name in unsaid}
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:

@@ -7,7 +7,7 @@ part that shrank most is what the smallest size lacked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ SHRUNK: Final = {
     "offload": "less offload traffic",
 }
 BEYOND: Final = 1.01  # efficiency from which it needs an explanation
+SHARED_CORES: Final = "ranks share the pool's cores: fewer for each"
 PADDING: Final = "padding: the batch does not divide"
 NOTHING: Final = "-"
 
@@ -64,13 +65,17 @@ class Size:
         return asdict(self) | {"found": self.found.to_dict() if self.found else None}
 
 
-def scaling(sizes: Sequence[int], tokens: int, at: Callable[[int], Forecast | None]) -> list[Size]:
+def scaling(
+    sizes: Sequence[int], tokens: int, at: Callable[[int], Forecast | None], *, cores_shared: bool = False
+) -> list[Size]:
     """The table for `sizes` (sorted here).
 
     Args:
         tokens: of an optimizer step, padding left out.
         at: the prediction for a number of accelerators.
+        cores_shared: ranks of a CPU pool: more of them have fewer cores each (plan/machine.py).
     """
+    groups = GROUPS | {"compute": SHARED_CORES, "recompute": SHARED_CORES} if cores_shared else GROUPS
     rows: list[Size] = []
     base: tuple[int, Forecast] | None = None
     for count in sorted(set(sizes)):
@@ -83,7 +88,9 @@ def scaling(sizes: Sequence[int], tokens: int, at: Callable[[int], Forecast | No
             base, rows = (count, found), [_unmeasured(row) for row in rows]
         speed, first = tokens / found.step_s, tokens / base[1].step_s
         gained = speed / first
-        rows.append(_row(count, found, speed, gained, gained * base[0] / count, _limit(tokens, base, (count, found))))
+        rows.append(
+            _row(count, found, speed, gained, gained * base[0] / count, _limit(groups, tokens, base, (count, found)))
+        )
     return rows
 
 
@@ -98,15 +105,15 @@ def _unmeasured(row: Size) -> Size:
     return replace(row, speed_up=None, efficiency=None, limit=why)
 
 
-def _limit(tokens: int, base: tuple[int, Forecast], now: tuple[int, Forecast]) -> str:
+def _limit(groups: Mapping[str, str], tokens: int, base: tuple[int, Forecast], now: tuple[int, Forecast]) -> str:
     """The part that grew most, of what a token costs; padding is a part of its own."""
     if base[1] is now[1]:
         return NOTHING
     useful = tokens / now[1].tokens  # below 1 where rows of zero weight fill the batch
-    grew = {
-        GROUPS[name]: now[0] * seconds * useful - base[0] * base[1].time_parts.get(name, 0.0)
-        for name, seconds in now[1].time_parts.items()
-    }
+    grew: dict[str, float] = {}
+    for part, spent in now[1].time_parts.items():
+        more = now[0] * spent * useful - base[0] * base[1].time_parts.get(part, 0.0)
+        grew[groups[part]] = grew.get(groups[part], 0.0) + more
     grew[PADDING] = now[0] * now[1].step_s * (1 - useful)
     name = max(grew, key=lambda part: grew[part])
     cost, first = now[0] * now[1].step_s, base[0] * base[1].step_s

@@ -120,6 +120,69 @@ def test_scale() -> None:
     assert [row["accelerators"] for row in rows["scaling"]] == [4, 8]
 
 
+def test_scale_where_nothing_fits_exits_with_1() -> None:
+    result = asked("--scale", "1,2", model="large")
+    assert result.exit_code == 1
+    assert "against the smallest size:" in result.output
+    assert asked("--scale", "1,2", "--json", model="large").exit_code == 1
+    assert asked("--scale", "1,16", model="large", accelerators="16xH200").exit_code == 0
+
+
+def test_ranks_of_a_cpu_pool_share_its_cores(place: Path) -> None:
+    """As a job on the pool is planned at each size, so is a question."""
+    small = "layers=4,hidden=256,heads=4,ffn=512,vocab=1000"
+    pool = ["--pool", str(ROOT / "cluster/pools/local.yaml")]
+    words = ["--model", small, *pool, "--seq-len", "256", "--global-batch-tokens", "16384"]
+    result = run(*words, "--scale", "1,2")
+    assert "ranks share the pool's cores: fewer for each" in result.output
+    rows = json.loads(run(*words, "--scale", "1,2", "--json").stdout)["scaling"]
+    for row in rows:
+        alone = json.loads(run(*words, "--accelerators", str(row["accelerators"]), "--json").stdout)
+        assert row["found"]["step_s"] == pytest.approx(alone["step_time_s"]["total"])
+
+
+@pytest.mark.parametrize(
+    ("words", "pair"),
+    [
+        (["--scale", "8,16", "--emit", "deepspeed"], "--scale and --emit"),
+        (["--scale", "8,16", "--explain", "memory"], "--scale and --explain"),
+        (["--emit", "deepspeed", "--explain", "memory"], "--emit and --explain"),
+        (["--explain", "memory", "--json"], "--explain and --json"),
+    ],
+)
+def test_what_would_print_instead_of_another_is_refused(words: list[str], pair: str) -> None:
+    assert pair in refusal(asked(*words)).what
+    assert pair in refusal(run("job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), *words)).what
+
+
+def test_abbreviated_numbers_are_refused_with_one_that_is_accepted() -> None:
+    result = run("--model", "model", "--accelerators", "16xH100", "--seq-len", "8192", "--global-batch-tokens", "1M")
+    assert result.exit_code == 2
+    assert "1048576" in result.output
+    assert "8192" in asked("--seq-len", "8k").output
+
+
+def test_a_key_that_is_misspelt_is_no_default(place: Path) -> None:
+    config = {**LLAMA_70B, "num_hidden_layer": 80}
+    (place / "odd.json").write_text(json.dumps(config))
+    assert asked(model="odd.json", accelerators="32xH100").exit_code == 0, "beside the right key it decides nothing"
+    del config["num_hidden_layers"]
+    (place / "odd.json").write_text(json.dumps(config))
+    error = refusal(asked(model="odd.json"))
+    assert "no key num_hidden_layers" in error.what
+    assert error.fix == "write `num_hidden_layers` for `num_hidden_layer`"
+
+
+def test_a_size_that_is_the_family_s_default_is_told(place: Path) -> None:
+    (place / "short.json").write_text(json.dumps({k: v for k, v in LLAMA_70B.items() if k != "num_hidden_layers"}))
+    for words in ([], ["--emit", "deepspeed"], ["--scale", "8,16"], ["--explain", "memory"]):
+        told = asked(*words, model="short.json").stderr
+        assert "short.json says no num_hidden_layers: planned with 32, the default of llama" in told
+    notes = json.loads(asked("--json", model="short.json").stdout)["notes"]
+    assert len(notes) == 1
+    assert "num_hidden_layers" in notes[0]
+
+
 def test_scale_pads_whatever_number_of_accelerators_it_begins_with() -> None:
     result = asked("--scale", "1,2,4,5", accelerators="5xH100")
     assert result.exit_code == 0, result.output
@@ -201,6 +264,16 @@ def test_a_model_by_its_numbers() -> None:
         (["--model", "model", "--accelerators", "16xH100", "--seq-len", "8192"], "--global-batch-tokens", "1048576"),
         (["--model", "nowhere", "--accelerators", "8xH100", *QUESTION], "there is no nowhere", "layers=32"),
         (["--model", "hf://no/where", "--accelerators", "8xH100", *QUESTION], "not on this machine", "layers=32"),
+        (["--model", "hf://", "--accelerators", "8xH100", *QUESTION], "hf:// is no name", "hf://ORG/NAME"),
+        (["--model", "hf://a/b/c", "--accelerators", "8xH100", *QUESTION], "hf://a/b/c is no name", "hf://ORG/NAME"),
+        (["--model", "hf://gpt2", "--accelerators", "8xH100", *QUESTION], "hf://gpt2 is no name", "hf://ORG/NAME"),
+        (["--model", "hf://a b/c", "--accelerators", "8xH100", *QUESTION], "hf://a b/c is no name", "hf://ORG/NAME"),
+        (["--model", "model", "--accelerators", "99999999xH100", *QUESTION], "more than the 1,048,576", "write fewer"),
+        (
+            ["--model", "model", "--accelerators", "16xH100", "--scale", "999999999", *QUESTION],
+            "more than the 1,048,576 accelerators",
+            "8,16,32,64",
+        ),
         (["--model", "model", "--accelerators", "8xH1000", *QUESTION], "no accelerator `H1000`", "H100"),
         (
             ["--model", "model", "--accelerators", "16xA100", "--pool", "POOL", *QUESTION],

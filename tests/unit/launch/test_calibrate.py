@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -147,8 +148,10 @@ def test_a_broken_file_is_told(content: str) -> None:
 def test_only_a_finished_run_teaches(state: RunState) -> None:
     unfinished = FinishedRun(rows())
     unfinished.at = state
-    with pytest.raises(UserError, match=f"is not finished: it is {state}"):
+    with pytest.raises(UserError, match=f"not finish(ed)?: it is {state}") as caught:
         calibrate(cast(RunView, unfinished), pool())
+    helps = "warpbeam wait" if state is RunState.RUNNING else "warpbeam resume"  # nothing to wait for any more
+    assert re.findall(r"warpbeam (?:wait|resume)", caught.value.fix) == [helps]
 
 
 @pytest.mark.parametrize("change", [{"memory_offset_gib": -1e9}, {"data_wait_s": -5}, {"time_factor": 1e300}])

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
+from warpbeam.plan.families import FAMILIES, misspelt_keys
 from warpbeam.plan.flops import flops_per_token, flops_per_token_6n, matrix_flops_per_token
 from warpbeam.plan.given_shape import given_shape
-from warpbeam.plan.model_shape import (
-    FAMILIES,
-    model_shape,
-)
+from warpbeam.plan.model_shape import defaults_taken, model_shape
 
 SMALL: dict[str, Any] = {
     "vocab_size": 500,
@@ -223,8 +221,8 @@ def test_impossible_shapes(config: dict[str, Any], wrong: str) -> None:
         ({"layers": 1e9}, "it is 1000000000"),
         ({"gated": 7}, "gated must be 0 or 1"),
         ({"params": -5}, "params must be a whole number, 1 or more"),
-        ({"params": 5}, "params is 5, and the sizes come to 95,040"),
-        ({"params": 1e40}, "and the sizes come to 95,040"),
+        ({"params": 5}, "params is 5, and the sizes come to 95040"),
+        ({"params": 1e40}, "and the sizes come to 95040"),
         ({"window": 0}, "window must be a whole number from 1"),
         ({"experts": 4, "experts_per_token": 8}, "experts_per_token is 8, there are 4"),
         ({"heads": 3, "kv_heads": 2}, "hidden 64 is no multiple of heads 3 and heads 3 is no multiple of kv_heads 2"),
@@ -327,3 +325,31 @@ def test_a_window_bounds_what_attention_counts() -> None:
     mixed = model_shape({"model_type": "gemma3_text", "num_hidden_layers": 6, "sliding_window": 512})
     seen = 5 * 512 + 4096
     assert flops_per_token(mixed, 4096) - flops_per_token_6n(mixed) == 12 * mixed.query_size * seen
+
+
+@given(heads=st.integers(1, 80), kv_heads=st.integers(1, 80), hidden=st.integers(1, 600), experts=st.integers(1, 20))
+def test_what_is_offered_for_a_config_is_accepted(heads: int, kv_heads: int, hidden: int, experts: int) -> None:
+    config = {"model_type": "mixtral", "num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    config |= {"hidden_size": hidden, "num_experts_per_tok": experts}
+    for _ in range(2):  # heads together, then experts
+        try:
+            model_shape(config)
+        except UserError as refused:
+            config |= {key: int(value) for key, value in re.findall(r"`(\w+): (\d+)`", refused.fix)}
+    model_shape(config)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_transformers_writes_is_spelt_right(family: str) -> None:
+    written = AutoConfig.for_model(family).to_dict()
+    assert not [key for key, near in misspelt_keys(written).items() if near not in written]
+    assert defaults_taken(written) == {}
+
+
+def test_sizes_that_are_a_default_are_told() -> None:
+    assert defaults_taken({"model_type": "mistral", "hidden_size": 64, "vocab_size": 9, "intermediate_size": 9}) == {
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    }
+    gpt2 = {"model_type": "gpt2", "n_embd": 64, "num_hidden_layers": 2, "vocab_size": 9}
+    assert defaults_taken(gpt2) == {"n_head": 12}, "either name is taken, and n_inner follows from n_embd"

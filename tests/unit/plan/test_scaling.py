@@ -31,6 +31,14 @@ def test_five_workers_are_not_five_times_as_fast() -> None:
     assert rows[1].limit.startswith("exposed communication (1")
 
 
+def test_ranks_of_a_cpu_pool_share_its_cores() -> None:
+    """Twice the ranks of half the cores are no faster, and that is why: not that products are smaller."""
+    found = {1: at(2.0), 2: at(2.0)}
+    assert scaling([1, 2], 1000, found.get)[1].limit == "less work for each: smaller products (50%)"
+    shared = scaling([1, 2], 1000, found.get, cores_shared=True)[1].limit
+    assert shared == "ranks share the pool's cores: fewer for each (50%)"
+
+
 def test_padding_is_named() -> None:
     found = {4: at(1.0), 5: at(1.0, tokens=1250)}
     assert scaling([4, 5], 1000, found.get)[1].limit.startswith("padding: the batch does not divide (20%)")
