@@ -8,7 +8,6 @@ from warpbeam.plan.memory import MemorySum, dynamic_parts
 from warpbeam.plan.memory_coefficients import fitted
 from warpbeam.plan.memory_terms import (
     ADAPTER_BYTES,
-    BASE_BYTES,
     CHUNKS_OF_LOSS,
     EAGER_BYTES,
     GIB,
@@ -17,6 +16,7 @@ from warpbeam.plan.memory_terms import (
     StageParameters,
     Terms,
     adapter_parameters,
+    frozen_bytes,
     shards,
     stage_parameters,
     stage_terms,
@@ -137,16 +137,18 @@ def _adapter_words(setup: Setup, here: StageParameters, *, last: bool) -> tuple[
     assert lora is not None
     by_weights, _, by_optimizer = shards(layout)
     base = here.dense + here.experts - here.outside
-    tables = 4 if lora.base_bits < 16 and layout.stack in ("hf", "deepspeed") else 2
+    frozen = frozen_bytes(setup.recipe, lora)
+    wide = 4 if setup.recipe.precision in ("fp32", "tf32") else 2
+    tables = 4 if lora.base_bits < 16 and layout.stack in ("hf", "deepspeed") else wide
     whole = "A" if not _is_split(setup) else f"A x {_adapters_here(setup, here):.4f} (its part)"
     over = f" / {by_weights} ranks" if by_weights > 1 else ""
     weights = (
-        f"({base:,.0f} frozen x {BASE_BYTES[lora.base_bits]:g} bytes + {here.outside:,.0f} of the vocabulary's tables "
+        f"({base:,.0f} frozen x {frozen:g} bytes + {here.outside:,.0f} of the vocabulary's tables "
         f"x {tables} + {whole} x {ADAPTER_BYTES:g}){over}"
     )
     if lora.base_bits < 16:
         more = fitted().of(layout.stack).quantised
-        quantised = base * BASE_BYTES[lora.base_bits] / by_weights / GIB
+        quantised = base * frozen / by_weights / GIB
         weights += f" + {more:.2f} x {quantised:.2f} of the quantised base"
     if layout.offload != "none" and layout.offload_parameters:
         weights = f"offloaded to {layout.offload}"

@@ -19,7 +19,6 @@ MOMENT_BYTES: Final = {"adamw": 8.0, "adamw_8bit": 2.0, "adafactor": 0.1, "sgd":
 NF4_BYTES: Final = 0.5 + 4 / 64  # 4 bits and an fp32 scale for each block of 64
 BASE_BYTES: Final = {4: NF4_BYTES, 8: 1.0, 16: 2.0}
 ADAPTER_BYTES: Final = 4.0  # of the weight, and again of the gradient: peft keeps what is trained in fp32
-TABLE_BYTES: Final = 2.0  # of an embedding trained beside adapters, and again of its gradient
 EAGER_BYTES: Final = 5.0  # softmax and dropout output in 16 bits and the dropout mask, for each head and pair of tokens
 RECOMPUTED_EAGER_BYTES: Final = 4.0  # and the gradients of scores and softmax beside them, in the layer at work
 CHUNKS_OF_LOSS: Final = 8
@@ -202,10 +201,13 @@ def _adapter_states(setup: Setup, local: float, outside: float) -> tuple[float, 
     by_weights, _, by_optimizer = shards(layout)
     # Quantised: the linear layers; embedding and head stay, in fp32 where peft prepares 4 or 8 bits for training.
     upcast = lora.base_bits < 16 and layout.stack in ("hf", "deepspeed")
-    base = (local - outside) * BASE_BYTES[lora.base_bits] + outside * (4.0 if upcast else 2.0)
+    wide = _width(
+        setup.recipe
+    )  # of what is in no fewer bits; an embedding trained beside adapters and its gradient too
+    base = (local - outside) * frozen_bytes(setup.recipe, lora) + outside * (4.0 if upcast else wide)
     adapters = adapter_parameters(shape, lora) * (local - outside) / max(1.0, shape.layers * sum(layer_split(shape)))
     trained = outside if lora.embeddings else 0.0
-    beside = (adapters * ADAPTER_BYTES + trained * TABLE_BYTES) / by_weights
+    beside = (adapters * ADAPTER_BYTES + trained * wide) / by_weights
     weights, gradients = base / by_weights + beside, beside
     optimizer = (adapters + trained) * MOMENT_BYTES[setup.recipe.optimizer] / by_optimizer
     host = 0.0
@@ -214,6 +216,11 @@ def _adapter_states(setup: Setup, local: float, outside: float) -> tuple[float, 
         if layout.offload_parameters:
             weights, host = 0.0, host + weights
     return weights, gradients, optimizer, (adapters + trained) / by_optimizer, host
+
+
+def frozen_bytes(recipe: Recipe, lora: Lora) -> float:
+    """Of a weight of the base: quantised, or as wide as what is computed with it."""
+    return float(_width(recipe)) if lora.base_bits == 16 else BASE_BYTES[lora.base_bits]
 
 
 def adapter_parameters(shape: ModelShape, lora: Lora) -> float:
@@ -286,7 +293,7 @@ def _gathered(shape: ModelShape, layout: Layout, recipe: Recipe, local: float) -
     layer = (shape.layer_parameters - experts * (1 - 1 / layout.ep)) / layout.tp
     head = shape.vocab_size * shape.hidden_size / layout.tp
     if recipe.lora is not None:
-        return max(GATHERED_LAYERS * layer * BASE_BYTES[recipe.lora.base_bits], head * wide)
+        return max(GATHERED_LAYERS * layer * frozen_bytes(recipe, recipe.lora), head * wide)
     gradient = 4 if recipe.fp32_gradients else wide
     if layout.stack in ("hf", "deepspeed"):  # a module at a time
         return max((min(local, LIVE_PARAMETERS) + min(local, BUCKET)) * wide, head * (wide + gradient))

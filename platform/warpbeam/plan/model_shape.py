@@ -94,12 +94,7 @@ def defaults_taken(config: Mapping[str, Any]) -> dict[str, int]:
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
     """The shape a config.json describes. Raises UserError for an unknown family or an impossible size."""
     if not is_known(config):
-        raise UserError(
-            f"the planner does not know the model family {config.get('model_type')!r}",
-            why=f"it knows {', '.join(FAMILIES)}",
-            fix=f"give the numbers it needs: `warpbeam plan --model {INLINE_EXAMPLE} ...`",
-            reason="unknown_model_family",
-        )
+        raise _unknown(config)
     family = FAMILIES[config["model_type"]]
     get = ConfigValues(config, family)
     hidden, heads = get.size("hidden_size"), get.size("num_attention_heads")
@@ -115,6 +110,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     outer = attention + _norms(get, family) * norm
     mixture = _Mixture(get, family, hidden)
     layers, vocab, tied = get.size("num_hidden_layers"), get.size("vocab_size"), get.flag("tie_word_embeddings")
+    positions = None if get.value("max_position_embeddings") is None else get.size("max_position_embeddings")
     dense = mixture.dense_layers(layers)
     outside = _outside(get, family, hidden, vocab, tied, norm)
     window, windowed = attention_window(get, layers)
@@ -129,7 +125,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         head_dim=head_dim,
         intermediate_size=mixture.width,
         tied=tied,
-        positions=get.size("max_position_embeddings") if get.value("max_position_embeddings") is not None else None,
+        positions=positions,
         learned_positions=family.learned_positions,
         experts=mixture.experts,
         experts_per_token=mixture.per_token,
@@ -141,6 +137,15 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         dense_layers=dense if mixture.experts > 1 else 0,
         window=window,
         windowed_layers=windowed,
+    )
+
+
+def _unknown(config: Mapping[str, Any]) -> UserError:
+    return UserError(
+        f"the planner does not know the model family {config.get('model_type')!r}",
+        why=f"it knows {', '.join(FAMILIES)}",
+        fix=f"give the numbers it needs: `warpbeam plan --model {INLINE_EXAMPLE} ...`",
+        reason="unknown_model_family",
     )
 
 

@@ -75,6 +75,7 @@ RECIPES: list[dict[str, Any]] = [
     {"optimizer": "adamw_8bit", "micro_batch": 2},
     {"lora": Lora()},
     {"lora": Lora(rank=64), "optimizer": "sgd"},
+    {"lora": Lora(), "precision": "fp32"},
     {"lora": Lora(rank=8, base_bits=4), "checkpointing": "full"},
 ]
 

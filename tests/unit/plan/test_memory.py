@@ -251,6 +251,13 @@ def test_an_8_bit_optimizer_and_adapters_need_less() -> None:
     assert full.total_gib > eight.total_gib > lora.total_gib > qlora.total_gib
 
 
+def test_a_frozen_base_is_as_wide_as_what_is_computed() -> None:
+    one = setup(accelerators=1, sharding="ddp", recipe_=recipe(lora=Lora()))
+    fp32 = replace(one, recipe=replace(one.recipe, precision="fp32"))
+    more = stage_terms(fp32, last=True).parameters - stage_terms(one, last=True).parameters
+    assert more * GIB == pytest.approx(2 * LLAMA_8B.parameters, rel=1e-3)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "adafactor", "sgd", "muon"])
 @pytest.mark.parametrize("lora", [Lora(), Lora(base_bits=4), Lora(embeddings=True)])
 def test_an_optimizer_keeps_of_adapters_what_it_keeps_of_weights(lora: Lora, optimizer: Any) -> None:
