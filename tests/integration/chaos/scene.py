@@ -132,13 +132,10 @@ class Scene:
         """Of a run, past the proxy."""
         return RunView(open_store(self.config), TEAM, name)
 
-    def begin(self, name: str, *, max_steps: int = 1_000_000, pace_s: float = PACE_S) -> None:
+    def begin(self, name: str) -> None:
         """Write the job and give the command."""
-        self.name, self.max_steps = name, max_steps
-        (self.folder / "hooks.py").write_text(HOOKS.format(steps=str(self.steps_file), pace=pace_s))
-        (self.folder / "pool.yaml").write_text(POOL.format(url=self.proxy.url, disk=self.folder / "disk"))
-        job = JOB.format(name=name, max_steps=max_steps, strategy=self.strategy, every=EVERY_STEPS)
-        (self.folder / "job.yaml").write_text(job)
+        self.name = name
+        self._write(name, max_steps=1_000_000, pace_s=PACE_S)
         self._give_command()
 
     def inject(self, fault: Fault) -> Outcome:
@@ -175,10 +172,13 @@ class Scene:
         assert self.view(self.name).state() == (RunState.STOPPED, "interrupted"), self.output()
         return self._committed()
 
-    def finish(self) -> None:
-        """Wait for the run's end."""
-        assert self._command is not None
-        assert self._command.wait(PATIENCE_S) == 0, self.output()
+    def repeat_undisturbed(self, name: str, steps: int) -> None:
+        """The same steps in peace, on the bare engine: neither Ray nor a launcher of ours has a say in it."""
+        self._write(name, max_steps=steps, pace_s=0)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command += ["-m", "warpbeam.train", "job.yaml", "--pool", "pool.yaml"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=self.folder, env=environment, check=True, stdout=subprocess.DEVNULL)
 
     def steps(self) -> list[Step]:
         """Every step of every attempt, as the ranks wrote it down on this machine."""
@@ -191,6 +191,12 @@ class Scene:
     def output(self) -> str:
         """The end of what the commands said."""
         return (self.folder / "out.txt").read_text(errors="replace")[-6000:]
+
+    def _write(self, name: str, *, max_steps: int, pace_s: float) -> None:
+        (self.folder / "hooks.py").write_text(HOOKS.format(steps=str(self.steps_file), pace=pace_s))
+        (self.folder / "pool.yaml").write_text(POOL.format(url=self.proxy.url, disk=self.folder / "disk"))
+        job = JOB.format(name=name, max_steps=max_steps, strategy=self.strategy, every=EVERY_STEPS)
+        (self.folder / "job.yaml").write_text(job)
 
     def _strike(self, fault: Fault) -> None:
         match fault.kind:
