@@ -62,6 +62,7 @@ bench-checkpoint: install  ## what a save costs the loop; upload and restore bes
 	$(BIN)/python -m tests.benchmarks.checkpoint
 
 bench-recovery: bench-checkpoint  ## from a killed rank to the next step, beside a naive script; resharding (10 minutes)
+	$(BIN)/python -m tests.benchmarks.beside
 	$(BIN)/python -m tests.benchmarks.recovery
 
 bench-data: install  ## packing, reading, and finding step 10 million in 1e8 rows
