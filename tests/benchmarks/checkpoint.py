@@ -42,6 +42,8 @@ from warpbeam.job import CheckpointSpec
 from warpbeam.record.phases import PhaseClock
 from warpbeam.storage.connect import open_store
 from warpbeam.storage.embedded import ensure_server, stop_server
+from warpbeam.storage.store import ObjectStore
+from warpbeam.storage.upload_process import UploadsElsewhere
 from warpbeam.train.ranks import Ranks
 from warpbeam.train.saving import Checkpoints, Identity
 
@@ -96,7 +98,8 @@ class Bench:
         self.state = State(megabytes)
         self.bytes = sum(4 * tensor.numel() for tensor in self.state.tensors.values())
         self.target = torch.zeros(self.bytes // 4)
-        self.background, self.waiting = self._checkpoints("beside", True), self._checkpoints("waiting", False)
+        self.background = self._checkpoints(UploadsElsewhere(self.store), "beside", background=True)  # as a rank does
+        self.waiting = self._checkpoints(self.store, "waiting", background=False)
         self.background.reserve(self.state)
         self.step = 0
         self.shard = folder / "shard.safetensors"
@@ -113,10 +116,10 @@ class Bench:
             region_name="us-east-1",
         )
 
-    def _checkpoints(self, run: str, background: bool) -> Checkpoints:
-        claim = RunLog(self.store, "bench", run).claim("0001-bench", [this_process("driver")])
+    def _checkpoints(self, store: ObjectStore, run: str, *, background: bool) -> Checkpoints:
+        claim = RunLog(store, "bench", run).claim("0001-bench", [this_process("driver")])
         return Checkpoints(
-            self.store,
+            store,
             claim,
             Ranks(),
             sink=Silent(),

@@ -26,7 +26,7 @@ from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.record.writer import RecordWriter
 from warpbeam.spec_file import digest
 from warpbeam.storage import StorageConfig, open_store
-from warpbeam.storage.patience import PatientStore
+from warpbeam.storage.upload_process import UploadsElsewhere
 from warpbeam.train import hooks, ops
 from warpbeam.train.callbacks.base import Callbacks
 from warpbeam.train.callbacks.standard import standard_callbacks
@@ -88,6 +88,7 @@ def run_rank(spec: RunSpec, *, stop: threading.Event | None = None, callbacks: S
                 state = ctx.finish()
         finally:
             rank.watchdog.stop()
+            rank.store.close()
         rank.clock.switch(Phase.IDLE)
         sink.event("ended", state=state, step=ctx.step_done)
         return Outcome(state, ctx.step_done, summary(ctx))
@@ -123,7 +124,7 @@ class _Rank:
         self.ranks = join(self.device)
         self.job, self.pool = parse_job(spec.job), parse_pool(spec.pool)
         self.storage = StorageConfig.from_dict(spec.storage)
-        self.store = PatientStore(open_store(self.storage))
+        self.store = UploadsElsewhere(open_store(self.storage))
         self.claim = Claim.from_dict(self.store, spec.claim)
         # torchrun watches processes, not progress: there a rank that stands still has to end itself.
         self.watchdog = Watchdog(self.job.train.stall_after_s, ends=spec.launcher == "torchrun")
