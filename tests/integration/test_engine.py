@@ -243,7 +243,9 @@ def data_folders(place: Place) -> list[Path]:
 
 
 def test_what_the_command_says_at_the_end(place: Place) -> None:
-    lines = place.said.splitlines()
+    exports = [line for line in place.said.splitlines() if line.startswith("  $ warpbeam export ")]
+    assert len(exports) == 3, "what to do next, after each run that is done"
+    lines = [line for line in place.said.splitlines() if line not in exports]
     ends = [lines[at - 1] for at, line in enumerate(lines) if line.startswith("exit code") and line.endswith(": 0")]
     assert ends == [
         "done: 12 steps",
