@@ -35,7 +35,6 @@ from warpbeam.errors import WarpbeamError
 
 INTERRUPTED = 130
 """How typer ends on Ctrl-C, as shells count it; a run that was stopped ends with 1."""
-
 app = typer.Typer(
     name="warpbeam",
     help="Plan, train, watch and serve models: on this machine, or on a Ray cluster.",

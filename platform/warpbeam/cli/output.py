@@ -14,9 +14,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-PIPED_WIDTH = 10_000  # whoever reads a pipe wants whole names, not columns of a terminal
+PIPED_WIDTH = 10_000  # whoever reads a pipe wants whole names, whatever COLUMNS says
 
-out = Console(highlight=False, soft_wrap=True)
+READER_GONE = 141
+"""As shells count a command that SIGPIPE has ended: `warpbeam list | head -1`."""
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """rich ends with 1, which would say that a job has failed."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            sys.exit(READER_GONE)
+
+
+out = _Output(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -44,10 +57,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
     """A plain table without lines; `right` names the columns of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=True, overflow="fold")
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    out.print(table, soft_wrap=True, width=None if out.is_terminal else PIPED_WIDTH)
+    out.print(table, soft_wrap=False)
 
 
 def duration(seconds: float | None) -> str:

@@ -104,7 +104,7 @@ def settle_format(source: RecordSource, files: Sequence[SourceFile], config: Sto
                     bad.append(BadPlace(file, record.offset, record.reason, record.detail))
     if values:
         return detect_format(values, source.fields)
-    where = files[0].uri if files else "the source"
+    where = ", ".join(file.uri for file in files[:LOOKED_AT_FILES]) or "the source"
     if bad:
         raise UserError(
             f"none of the first records of {where} can be read",
@@ -113,5 +113,5 @@ def settle_format(source: RecordSource, files: Sequence[SourceFile], config: Sto
             reason="bad_records",
         )
     raise UserError(
-        f"no records: {where} holds only blank lines", fix="name another file under data:", reason="no_records"
+        f"no records: only blank lines in {where}", fix="name another file under data:", reason="no_records"
     )

@@ -31,6 +31,8 @@ Progress = Callable[[int, int, int, int], None]
 
 MAX_SKIPPED_SHARE = 0.05
 FILES_NAMED = 5
+UNREADABLE = {"broken_json", "invalid_utf8", "nul_byte", "line_too_long"}
+"""Reasons that no other format or field would mend."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,9 @@ def _check_skipped(plan: PreparationPlan, results: list[tuple[TaskTotals, TaskSt
         raise UserError(
             "\n".join([f"{bad} of {total.records} records are bad:", *(f"  {place}" for place in places)]),
             why=f"{reasons}; more than {MAX_SKIPPED_SHARE:.0%} skipped is an error",
-            fix="see whether format: and fields: are right for this data",
+            fix="mend the lines named"
+            if set(total.bad) <= UNREADABLE
+            else "see whether format: and fields: are right for this data",
             reason="too_many_bad_records",
         )
     for number, source in enumerate(plan.sources.sources):

@@ -149,6 +149,7 @@ def check_embedding(entries: int, rows: int | None) -> None:
         raise UserError(
             f"the tokenizer has {entries} entries, the model's embedding only {rows} rows",
             why="ids from the difference have no embedding",
-            fix=f"set vocab_size to {entries} or more in model.config, or use the model's own tokenizer",
+            fix="use the model's own tokenizer; of a model from scratch, set vocab_size in model.config to "
+            f"{entries} or more",
             reason="vocabulary_too_large",
         )

@@ -60,7 +60,7 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
             "fix": "write one of them, for example: def on_step(self, ctx, row): ...",
         }
     for package in getattr(found, "requires", ()) if argument_count == 0 else ():
-        if lacking := _lacking(package):
+        if lacking := _lacking(package, getattr(found, "install", f"install {package!r} in this environment")):
             return lacking
     if misfit := _misfit(found, argument_count):
         return {"what": "does not take its arguments", "why": misfit, "fix": ""}
@@ -73,14 +73,10 @@ def _problem(target: str, argument_count: int) -> dict[str, str] | None:
     return None
 
 
-def _lacking(package: str) -> dict[str, str] | None:
+def _lacking(package: str, install: str) -> dict[str, str] | None:
     """What is wrong with a package that a callback says it `requires`."""
     if importlib.util.find_spec(package) is None:
-        return {
-            "what": f"needs {package}, which is not installed",
-            "why": "",
-            "fix": f"install {package!r} in this environment",
-        }
+        return {"what": f"needs {package}, which is not installed", "why": "", "fix": install}
     try:
         importlib.import_module(package)
     except Exception as error:

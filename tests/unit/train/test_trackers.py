@@ -37,7 +37,7 @@ def test_a_missing_package_is_named_with_its_install_command(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PlatformError, match=f"needs {package}, which cannot be imported") as caught:
         callback().on_start(context())
-    assert caught.value.fix.endswith("pip install 'warpbeam[trackers]'")
+    assert caught.value.fix.endswith("as docs/own-code.md says")
     assert callback.requires == (package,)
 
 

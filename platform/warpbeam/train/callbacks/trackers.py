@@ -3,8 +3,8 @@
     code: {callbacks: ["warpbeam.train.callbacks.trackers:WandB"]}       # WANDB_* from the environment
     code: {callbacks: ["warpbeam.train.callbacks.trackers:MLflow"]}      # MLFLOW_TRACKING_URI from the environment
 
-Neither package is a dependency: `pip install 'warpbeam[trackers]'` brings both. `requires` is checked when the run is
-planned. The run's own record stays the truth; a resumed run keeps its run in the tracker.
+Neither package is a dependency: docs/own-code.md says how to install what goes with the tested set. `requires` is
+checked when the run is planned. The run's own record stays the truth; a resumed run keeps its run in the tracker.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class WandB(Callback):
     """One W&B run for each of our runs; the project is the team."""
 
     requires = ("wandb",)
+    install = "uv pip install -c constraints.txt wandb"
     _run: Any = None
 
     def on_start(self, ctx: Context) -> None:
@@ -54,15 +55,25 @@ class MLflow(Callback):
     """One MLflow run for each of our runs; the experiment is the team."""
 
     requires = ("mlflow",)
+    install = "uv pip install -c constraints.txt mlflow-skinny"
     _client: Any = None
 
     def on_start(self, ctx: Context) -> None:
         if ctx.rank != 0:
             return
         tracking = _package("mlflow")
-        self._client = tracking.MlflowClient()
-        found = self._client.get_experiment_by_name(ctx.job.team)
-        experiment = found.experiment_id if found else self._client.create_experiment(ctx.job.team)
+        try:
+            self._client = tracking.MlflowClient()
+            found = self._client.get_experiment_by_name(ctx.job.team)
+            experiment = found.experiment_id if found else self._client.create_experiment(ctx.job.team)
+        except Exception as error:
+            raise PlatformError(
+                "MLflow cannot be used",
+                why=f"{type(error).__name__}: {error}",
+                fix="MLFLOW_TRACKING_URI names a tracking server (http://...), or a folder (file:///...) together with "
+                "MLFLOW_ALLOW_FILE_STORE=true; a database needs the full mlflow package",
+                reason="tracker",
+            ) from error
         earlier = self._client.search_runs([experiment], f"tags.warpbeam_run = '{ctx.job.name}'", max_results=1)
         if earlier:
             self._run_id = earlier[0].info.run_id
@@ -99,6 +110,6 @@ def _package(name: str) -> Any:
         raise PlatformError(
             f"code.callbacks needs {name}, which cannot be imported where the ranks run",
             why=f"{type(error).__name__}: {error}",
-            fix="install it in the image or environment: pip install 'warpbeam[trackers]'",
+            fix="install it in the image or environment as docs/own-code.md says",
             reason="missing_package",
         ) from error
