@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warpbeam.plan.families import misspelt_keys
+from warpbeam.plan.config_keys import foreign_keys, misspelt_keys
 from warpbeam.secret_shapes import names_a_secret, redact
 from warpbeam.spec_file import SECRETS_ADVICE
 from warpbeam.spec_problems import Problem, nearest, refuse, show
@@ -134,6 +134,9 @@ def _scratch(section: Model, config: Mapping[str, Any]) -> list[Problem]:
     found: list[Problem] = []
     if not isinstance(config.get("model_type"), str):
         found.append(Problem(("config", "model_type"), "is missing", "write for example `model_type: qwen2`"))
+    for key, own in foreign_keys(config).items():
+        family = config["model_type"]
+        found.append(Problem(("config", key), f"is no key of {family}", f"{family} calls it `{own}`"))
     for key, near in misspelt_keys(config).items():
         found.append(Problem(("config", key), "is no key of this model", f"did you mean `{near}`?"))
     if section.tokenizer is None:

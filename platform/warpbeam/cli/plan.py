@@ -213,6 +213,8 @@ def _plan_job(
         planned = plan_request(Request(loaded, load_pool(pool), count), on_doubt=warn)
         check_own_code(loaded.job, loaded.root)
     found = planned.plan
+    for text in found.notes:
+        warn(text)
     if emit is Emit.DEEPSPEED:
         print_json(_config_of(found))
     elif scale is not None:
@@ -224,7 +226,7 @@ def _plan_job(
     elif explain is not None:
         _explain_job(planned)
     else:
-        show_plan(found)
+        _show_noted(found)
     if emit is None and scale is None and found.fits is False:
         raise typer.Exit(DOES_NOT_FIT)
 
@@ -344,6 +346,13 @@ def _sizes(words: str) -> list[int]:
 
 def show_plan(plan: Plan) -> None:
     """The plan for people: one fact a line."""
+    for text in plan.notes:
+        warn(text)
+    _show_noted(plan)
+
+
+def _show_noted(plan: Plan) -> None:
+    """The plan whose notes were said."""
     _say_lines(plan_lines(plan))
     for warning in plan.warnings:
         warn(warning)

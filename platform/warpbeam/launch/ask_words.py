@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from warpbeam.errors import InfraError, UserError
+from warpbeam.launch.model_config import check_keys
 from warpbeam.plan.asked import METHODS, Asked, inline_shape
-from warpbeam.plan.families import misspelt_keys
 from warpbeam.plan.machine import Machine, machine_from_words, machine_of
-from warpbeam.plan.model_shape import ModelShape, defaults_taken, model_shape
+from warpbeam.plan.model_shape import ModelShape, default_notes, model_shape
 
 PRECISIONS: Final = ("bf16", "fp32", "fp16", "fp8")
 CHOICES: Final = {
@@ -57,19 +57,8 @@ def read_shape(model: str) -> tuple[ModelShape, tuple[str, ...]]:
         raise UserError(f"{path} holds no JSON object", fix=_INLINE, reason="bad_model")
     text = config.get("text_config")  # a model of several modalities: its language model
     config = text if isinstance(text, dict) and "model_type" in text else config
-    # A key beside the one that it is like may be meant; in its place it is a default that nobody asked for.
-    if wrong := {key: near for key, near in misspelt_keys(config).items() if near not in config}:
-        raise UserError(
-            f"{path} has no key {' or '.join(wrong.values())}, but {' and '.join(wrong)}",
-            fix="; ".join(f"write `{near}` for `{key}`" for key, near in wrong.items()),
-            reason="bad_model_shape",
-        )
-    shape = model_shape(config)
-    notes = [
-        f"{path} says no {key}: planned with {default:,}, the default of {shape.family}"
-        for key, default in defaults_taken(config).items()
-    ]
-    return shape, tuple(notes)
+    check_keys(config, str(path))
+    return model_shape(config), default_notes(config, str(path))
 
 
 _INLINE: Final = (

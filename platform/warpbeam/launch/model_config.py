@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpbeam.data.tokenizer_files import check_embedding, local_folder
 from warpbeam.errors import UserError
+from warpbeam.plan.config_keys import foreign_keys, misspelt_keys
 
 if TYPE_CHECKING:
     from warpbeam.job import Job
@@ -42,8 +43,24 @@ def read_model_config(job: Job, root: Path, config: StorageConfig) -> dict[str, 
         ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{job.model.path}/config.json is not JSON", why=str(error), reason="bad_model") from error
+    check_keys(found, f"{job.model.path}/config.json")
     _check_tokenizer(job, root, config, folder, found)
     return found
+
+
+def check_keys(config: dict[str, Any], where: str) -> None:
+    """Raises UserError where a key that decides nothing stands in the place of one that does: what that decides is then
+    a default that nobody asked for."""
+    wrong = {key: near for key, near in misspelt_keys(config).items() if near not in config}
+    foreign = foreign_keys(config)
+    if wrong or foreign:
+        lacking = {**foreign, **wrong}
+        raise UserError(
+            f"{where} has no key {' or '.join(lacking.values())}, but {' and '.join(lacking)}",
+            why="; ".join(f"{config['model_type']} calls it {own}" for own in foreign.values()),
+            fix="; ".join(f"write `{near}` for `{key}`" for key, near in lacking.items()),
+            reason="bad_model_shape",
+        )
 
 
 def _check_tokenizer(job: Job, root: Path, config: StorageConfig, folder: Path, model: dict[str, Any]) -> None:

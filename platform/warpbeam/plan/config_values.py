@@ -22,7 +22,10 @@ class ConfigValues:
     def key(self, name: str) -> str:
         """The key that this config has for it; the family's own where it has none."""
         own = (self.family.names or {}).get(name, name)
-        return name if name in self.config and own not in self.config else own  # transformers accepts both
+        if own in self.config:
+            return own
+        also = (key for key, ours in (self.family.aliases or {}).items() if ours == name and key in self.config)
+        return next(also, own)
 
     def value(self, name: str) -> Any:
         return self.config.get(self.key(name), self.family.defaults.get(name))

@@ -5,7 +5,6 @@ Defaults are those of transformers' configurations, so that a config.json that l
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -33,6 +32,7 @@ class Family:
     grouped: bool = True  # keys and values may have fewer heads than queries
     fixed_head_dim: int | None = None  # where it does not follow from hidden_size / heads
     names: Mapping[str, str] | None = None  # our name -> the config's, where it differs
+    aliases: Mapping[str, str] | None = None  # what transformers takes in a key's place -> our name
     bias_key: str = "attention_bias"  # of the config, for the biases that it decides
     experts: Literal["none", "all", "sparse", "shared"] = "none"  # all: every layer; shared: with one that all use
     latent_attention: bool = False  # MLA: queries and keys through low-rank latents (DeepSeek-V2, section 2.1)
@@ -64,12 +64,16 @@ _GPT2_NAMES: Final = {
     "max_position_embeddings": "n_positions",
 }
 
+_GPT2_ALIASES: Final = {name: name for name in _GPT2_NAMES if name != "intermediate_size"}
+_EXPERT_ALIASES: Final = {"num_experts": "num_local_experts", "num_local_experts": "num_local_experts"}
+
 FAMILIES: Final[dict[str, Family]] = {
     "llama": Family(defaults=_sizes(32_000, 4096, 32, 32, None, 11_008), qkv_bias=None, out_bias=None, mlp_bias=None),
     "mistral": Family(defaults=_sizes(32_000, 4096, 32, 32, 8, 14_336) | {"sliding_window": 4096}, window="every"),
     "mixtral": Family(
         defaults=_sizes(32_000, 4096, 32, 32, 8, 14_336) | {"num_local_experts": 8, "num_experts_per_tok": 2},
         experts="all",
+        aliases=_EXPERT_ALIASES,
         window="every",
     ),
     "qwen2": Family(defaults=_sizes(151_936, 4096, 32, 32, 32, 22_016) | _QWEN_WINDOW, qkv_bias=True, window="upper"),
@@ -126,6 +130,7 @@ FAMILIES: Final[dict[str, Family]] = {
         learned_positions=True,
         grouped=False,
         names=_GPT2_NAMES,
+        aliases=_GPT2_ALIASES,
     ),
     "gpt_neox": Family(
         defaults=_sizes(50_432, 6144, 44, 64, None, 24_576) | {"attention_bias": True},
@@ -145,6 +150,7 @@ FAMILIES: Final[dict[str, Family]] = {
         head_bias=True,
         grouped=False,
         names=_GPT2_NAMES,
+        aliases=_GPT2_ALIASES,
     ),
     "opt": Family(
         defaults=_sizes(50_272, 768, 12, 12, None, 3072)
@@ -169,6 +175,7 @@ FAMILIES: Final[dict[str, Family]] = {
         out_bias=None,
         mlp_bias=None,
         names={"intermediate_size": "ffn_hidden_size", "num_key_value_heads": "num_kv_heads"},
+        aliases={"n_embed": "hidden_size"},
         bias_key="bias",
     ),
     "qwen2_moe": Family(
@@ -191,6 +198,7 @@ FAMILIES: Final[dict[str, Family]] = {
         out_bias=None,
         qk_norm=True,
         names={"num_local_experts": "num_experts"},
+        aliases=_EXPERT_ALIASES,
         experts="sparse",
     ),
     "deepseek_v2": Family(
@@ -202,6 +210,7 @@ FAMILIES: Final[dict[str, Family]] = {
         out_bias=None,
         mlp_bias=None,
         names={"num_local_experts": "n_routed_experts"},
+        aliases={"num_experts": "num_local_experts"},
         experts="shared",
         latent_attention=True,
     ),
@@ -213,39 +222,8 @@ FAMILIES: Final[dict[str, Family]] = {
         qkv_bias=None,
         out_bias=None,
         names={"num_local_experts": "n_routed_experts"},
+        aliases={"num_local_experts": "num_local_experts"},
         experts="shared",
         latent_attention=True,
     ),
 }
-
-
-NEAR: Final = 0.85  # likeness from which a key is another one misspelt
-# Keys of a config.json that decide a model, over all families: to find a misspelt one.
-CONFIG_KEYS: Final = (
-    *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "max_position_embeddings", "tie_word_embeddings", "hidden_act"),
-    *("hidden_activation", "activation_function", "initializer_range", "use_cache", "architectures", "torch_dtype"),
-    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_scaling"),
-    *("rope_parameters", "rotary_pct", "rotary_emb_base", "partial_rotary_factor", "attention_bias", "mlp_bias"),
-    *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "resid_dropout"),
-    *("embd_dropout", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "qk_layernorm"),
-    *("sliding_window_pattern", "_sliding_window_pattern", "_remove_final_layer_norm"),
-    *("num_local_experts", "num_experts_per_tok", "bos_token_id", "eos_token_id", "pad_token_id"),
-    *("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "n_ctx"),
-    *("ffn_dim", "word_embed_proj_dim", "enable_bias", "do_layer_norm_before", "layer_norm_elementwise_affine"),
-    *("ffn_hidden_size", "num_kv_heads", "multi_query", "new_decoder_architecture", "parallel_attn", "bias", "alibi"),
-    *("num_ln_in_parallel_attn", "rotary_dim", "qkv_bias", "num_experts", "moe_intermediate_size"),
-    *("shared_expert_intermediate_size", "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob"),
-    *("router_aux_loss_coef", "output_router_logits", "n_routed_experts", "n_shared_experts", "first_k_dense_replace"),
-    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_group", "topk_group"),
-    *("topk_method", "routed_scaling_factor"),
-)
-
-
-def misspelt_keys(config: Mapping[str, Any]) -> dict[str, str]:
-    """Key -> what was meant, of a known family's config: transformers takes any key, and builds another model."""
-    if config.get("model_type") not in FAMILIES:
-        return {}
-    unknown = (key for key in config if key not in CONFIG_KEYS)
-    near = {key: difflib.get_close_matches(key, CONFIG_KEYS, n=1, cutoff=NEAR) for key in unknown}
-    return {key: found[0] for key, found in near.items() if found}

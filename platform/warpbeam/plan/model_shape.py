@@ -19,12 +19,16 @@ from warpbeam.plan.head_sizes import nearest_heads
 __all__ = [
     "FAMILIES",
     "ModelShape",
+    "default_notes",
     "defaults_taken",
     "is_known",
     "model_shape",
 ]
 
-DECIDING: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
+DECIDING: Final = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size"),
+    *("num_local_experts", "num_experts_per_tok", "moe_intermediate_size"),  # where the family has them
+)
 INLINE_EXAMPLE: Final = "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
@@ -87,8 +91,26 @@ def defaults_taken(config: Mapping[str, Any]) -> dict[str, int]:
     """Key -> the family's default, of the sizes that decide a model and that this config does not say."""
     family = FAMILIES[config["model_type"]]
     get = ConfigValues(config, family)
-    unsaid = [name for name in DECIDING if get.key(name) not in config and family.defaults.get(name) is not None]
-    return {get.key(name): family.defaults[name] for name in unsaid}
+    found = {name: family.defaults.get(name) for name in DECIDING}
+    if _says_kv_heads(get, family):
+        found["num_key_value_heads"] = family.defaults["num_key_value_heads"] or get.size("num_attention_heads")
+    return {get.key(name): size for name, size in found.items() if size is not None and get.key(name) not in config}
+
+
+def default_notes(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """What a person should know of a config that leaves sizes out; `where` it was read."""
+    family = config["model_type"]
+    return tuple(
+        f"{where} says no {key}: planned with {default:,}, the default of {family}"
+        for key, default in defaults_taken(config).items()
+    )
+
+
+def _says_kv_heads(get: ConfigValues, family: Family) -> bool:
+    """Whether heads of keys and values are a size of their own; of Falcon's architectures in the newer one only."""
+    if not family.grouped or family.latent_attention:
+        return False
+    return "multi_query" not in family.defaults or get.flag("new_decoder_architecture")
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:

@@ -16,7 +16,7 @@ from warpbeam.plan.forecast import memory_of
 from warpbeam.plan.job_choice import Chosen, choose_for_job
 from warpbeam.plan.machine import Machine, machine_of
 from warpbeam.plan.memory import MemorySum
-from warpbeam.plan.model_shape import ModelShape, is_known, model_shape
+from warpbeam.plan.model_shape import ModelShape, default_notes, is_known, model_shape
 from warpbeam.plan.setup import Layout, Recipe, Setup, Sharding
 from warpbeam.pool import Pool
 
@@ -39,6 +39,7 @@ class Plan:
         activation_checkpointing: activations are computed again in the backward pass.
         why: what decided the strategy, in words.
         was_open: the job left something of it to the plan.
+        notes: sizes of the model that nobody stated.
     """
 
     run: str
@@ -65,6 +66,7 @@ class Plan:
     activation_checkpointing: bool = False
     why: str = "as the job says"
     was_open: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def padded_batch(self) -> int:
@@ -86,7 +88,11 @@ class Plan:
         value = {field.name: getattr(self, field.name) for field in fields(self)}
         value |= {"schema": PLAN_SCHEMA, "memory": self.memory.to_dict() if self.memory else None}
         value |= {"answer": self.answer.to_dict() if self.answer else None}
-        return value | {"legal_world_sizes": list(self.legal_world_sizes), "warnings": list(self.warnings)}
+        return (
+            value
+            | {"legal_world_sizes": list(self.legal_world_sizes), "warnings": list(self.warnings)}
+            | {"notes": list(self.notes)}
+        )
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Plan:
@@ -98,6 +104,7 @@ class Plan:
                 "answer": Answer.from_dict(value["answer"]) if value.get("answer") else None,
                 "legal_world_sizes": tuple(value["legal_world_sizes"]),
                 "warnings": tuple(value["warnings"]),
+                "notes": tuple(value.get("notes", ())),
             }
         )
 
@@ -163,7 +170,13 @@ def make_plan(
         activation_checkpointing=chosen.checkpointing,
         why=chosen.why,
         was_open=chosen.was_open,
+        notes=default_notes(config, _config_name(job)) if shape is not None and config is not None else (),
     )
+
+
+def _config_name(job: Job) -> str:
+    """Where a person finds the model's sizes."""
+    return "model.config" if job.model.path is None else f"{job.model.path}/config.json"
 
 
 def plan_setup(job: Job, pool: Pool, plan: Plan, model_config: dict[str, Any] | None) -> Setup | None:

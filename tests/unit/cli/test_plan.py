@@ -183,6 +183,43 @@ def test_a_size_that_is_the_family_s_default_is_told(place: Path) -> None:
     assert "num_hidden_layers" in notes[0]
 
 
+SCRATCH = JOB.replace(
+    "{path: model}",
+    "{config: {model_type: qwen2, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2}, "
+    "tokenizer: {train: {vocab_size: 4096}}}",
+)
+
+
+def test_a_job_s_default_size_is_told(place: Path) -> None:
+    """Of a model from scratch and of one by path, whatever is printed; once."""
+    (place / "scratch.yaml").write_text(SCRATCH)
+    for words in ([], ["--emit", "deepspeed"], ["--scale", "8,16"], ["--explain", "memory"], ["--json"]):
+        result = run("scratch.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), *words)
+        assert result.stderr.count("says no hidden_size: planned with 4,096, the default of qwen2") == 1
+        assert result.stderr.count("says no intermediate_size: planned with 22,016") == 1
+    assert [note.split(":")[0] for note in json.loads(result.stdout)["notes"]] == [
+        "model.config says no hidden_size",
+        "model.config says no intermediate_size",
+    ]
+    assert (
+        "model/config.json says no hidden_size"
+        in run("job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml")).stderr
+    )
+
+
+def test_another_family_s_key_is_refused_with_the_right_one(place: Path) -> None:
+    (place / "scratch.yaml").write_text(SCRATCH.replace("num_attention_heads: 4", "n_heads: 4"))
+    pool = str(ROOT / "cluster/pools/h100.yaml")
+    error = refusal(run("scratch.yaml", "--pool", pool))
+    assert "qwen2 calls it `num_attention_heads`" in str(error)
+    assert "n_head`" not in str(error)
+    (place / "model/config.json").write_text(json.dumps({"model_type": "qwen2", "n_heads": 4}))
+    for result in (asked(), run("job.yaml", "--pool", pool)):
+        error = refusal(result)
+        assert "qwen2 calls it num_attention_heads" in error.why
+        assert error.fix == "write `num_attention_heads` for `n_heads`"
+
+
 def test_scale_pads_whatever_number_of_accelerators_it_begins_with() -> None:
     result = asked("--scale", "1,2,4,5", accelerators="5xH100")
     assert result.exit_code == 0, result.output

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
-from warpbeam.plan.families import FAMILIES, misspelt_keys
+from warpbeam.plan.config_keys import ELSEWHERE, NAME_OF, foreign_keys, misspelt_keys
+from warpbeam.plan.families import FAMILIES
 from warpbeam.plan.flops import flops_per_token, flops_per_token_6n, matrix_flops_per_token
 from warpbeam.plan.given_shape import given_shape
 from warpbeam.plan.model_shape import defaults_taken, model_shape
@@ -201,7 +202,7 @@ def test_tying_embeddings_saves_their_parameters_and_no_work(layers: int) -> Non
         ({"model_type": "gemma2", **SMALL, "layer_types": ["a", "b", "c"]}, "full_attention or sliding_attention"),
         # named as the file names it; transformers takes a family's own key and the common one
         ({"model_type": "gpt2", "n_inner": "x"}, "model.config.n_inner must be"),
-        ({"model_type": "gpt2", "intermediate_size": "x"}, "model.config.intermediate_size must be"),
+        ({"model_type": "gpt2", "hidden_size": "x"}, "model.config.hidden_size must be"),
         ({"model_type": "gpt2", "n_embd": 66, "n_head": 4}, r"n_embd must be a multiple of n_head \(4\)"),
         ({"model_type": "deepseek_v3", **SMALL, "n_routed_experts": "x"}, "model.config.n_routed_experts must be"),
     ],
@@ -343,6 +344,7 @@ def test_what_is_offered_for_a_config_is_accepted(heads: int, kv_heads: int, hid
 def test_what_transformers_writes_is_spelt_right(family: str) -> None:
     written = AutoConfig.for_model(family).to_dict()
     assert not [key for key, near in misspelt_keys(written).items() if near not in written]
+    assert foreign_keys(written) == {}
     assert defaults_taken(written) == {}
 
 
@@ -350,6 +352,54 @@ def test_sizes_that_are_a_default_are_told() -> None:
     assert defaults_taken({"model_type": "mistral", "hidden_size": 64, "vocab_size": 9, "intermediate_size": 9}) == {
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
+        "num_key_value_heads": 8,
     }
     gpt2 = {"model_type": "gpt2", "n_embd": 64, "num_hidden_layers": 2, "vocab_size": 9}
     assert defaults_taken(gpt2) == {"n_head": 12}, "either name is taken, and n_inner follows from n_embd"
+    llama = {"model_type": "llama", **SMALL, "num_attention_heads": 16}
+    del llama["num_key_value_heads"]
+    assert defaults_taken(llama) == {"num_key_value_heads": 16}, "as many as there are heads"
+    assert defaults_taken({"model_type": "qwen3_moe", **SMALL}) == {
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    }
+    assert "num_kv_heads" not in defaults_taken({"model_type": "falcon"}), "one, whatever the config says"
+
+
+WORDS = [word for name in ELSEWHERE if name != "max_position_embeddings" for word in (name, *ELSEWHERE[name])]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_size_s_other_names_are_those_that_transformers_leaves_unread(family: str) -> None:
+    """A word is refused, or transformers takes it; and then so does the planner."""
+    before, known = AutoConfig.for_model(family).to_dict(), FAMILIES[family]
+    for word in WORDS:
+        if NAME_OF[word] not in known.defaults or (NAME_OF[word] == "num_key_value_heads" and not known.grouped):
+            continue
+        size = 9216 if NAME_OF[word] == "hidden_size" else 48  # nobody's default
+        try:
+            after = AutoConfig.for_model(family, **{word: size}).to_dict()
+        except Exception:  # of sizes that do not go together: so it was read
+            continue
+        read = any(after.get(key) != value for key, value in before.items())
+        refused = foreign_keys({"model_type": family, word: size})
+        assert not (read and refused), f"{word} is a key of {family}"
+        if not read:
+            assert refused, f"{word} is no key of {family}"
+            assert next(iter(refused.values())) in {*before, *AutoConfig.for_model(family).attribute_map}
+
+
+def test_a_key_of_another_family() -> None:
+    assert foreign_keys({"model_type": "qwen2", "n_heads": 4, "d_model": 64, "n_layer": 2, "ffn_dim": 9}) == {
+        "n_heads": "num_attention_heads",
+        "d_model": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "ffn_dim": "intermediate_size",
+    }
+    assert foreign_keys({"model_type": "gpt2", "n_heads": 4, "num_hidden_layers": 2}) == {"n_heads": "n_head"}
+    beside = {"model_type": "qwen2", "num_attention_heads": 8, "n_heads": 4}
+    assert foreign_keys(beside) == misspelt_keys(beside) == {}
+    assert misspelt_keys({"model_type": "qwen2", "n_haed": 4}) == {}
+    assert misspelt_keys({"model_type": "opt", "ffn_dimm": 4}) == {"ffn_dimm": "ffn_dim"}
+    assert misspelt_keys({"model_type": "llama", "ffn_dimm": 4}) == {"ffn_dimm": "intermediate_size"}
