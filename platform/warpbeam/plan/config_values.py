@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeGuard
 
 from warpbeam.errors import UserError
 from warpbeam.plan.families import Family
@@ -11,6 +11,17 @@ from warpbeam.plan.families import Family
 # Far beyond any model there is; without an end, a loop over the layers of a mistyped config would not come to one.
 MOST_LAYERS: Final = 10_000
 MOST_OF_ANYTHING: Final = 1 << 24
+USUAL: Final = {"max_position_embeddings": 4096}  # of what no family has a default for
+
+
+class ImpossibleSize(UserError):
+    """Refused with a value that is usual, whether or not it goes with the others: who knows them offers a better one.
+
+    `name` is ours, `usual` the value; None where it is no number.
+    """
+
+    name: str = ""
+    usual: int | None = None
 
 
 class ConfigValues:
@@ -30,21 +41,28 @@ class ConfigValues:
     def value(self, name: str) -> Any:
         return self.config.get(self.key(name), self.family.defaults.get(name))
 
-    def impossible(self, name: str, value: object, wanted: str, write: object) -> UserError:
+    def impossible(self, name: str, value: object, wanted: str, write: object) -> ImpossibleSize:
         key = self.key(name)
-        return UserError(
+        error = ImpossibleSize(
             f"model.config.{key} must be {wanted}, it is {value!r}",
             fix=f"write for example `{key}: {write}`",
             reason="bad_model_shape",
         )
+        error.name, error.usual = name, write if is_whole(write) else None
+        return error
+
+    def known(self, names: Iterable[str]) -> dict[str, int]:
+        """Those of these sizes that are possible by themselves, stated or the family's."""
+        values = {name: self.value(name) for name in names}
+        return {name: value for name, value in values.items() if is_whole(value) and 1 <= value <= MOST_OF_ANYTHING}
 
     def size(self, name: str, default: int | None = None) -> int:
         """A whole number, 1 or more, with an end that no model reaches."""
         value = self.value(name)
         value = default if value is None else value
         most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
-        usual = self.family.defaults.get(name) or default or 1
-        if value is None or not _is_whole(value) or value < 1:
+        usual = self.family.defaults.get(name) or default or USUAL.get(name, 1)
+        if value is None or not is_whole(value) or value < 1:
             raise self.impossible(name, value, "a whole number, 1 or more", usual)
         if value > most:
             raise self.impossible(name, value, f"at most {most:,}", usual)
@@ -53,7 +71,7 @@ class ConfigValues:
     def count(self, name: str) -> int | None:
         """A whole number, 0 or more; None where the config does not say."""
         value: int | None = self.value(name)
-        if value is not None and (not _is_whole(value) or not 0 <= value <= MOST_LAYERS):
+        if value is not None and (not is_whole(value) or not 0 <= value <= MOST_LAYERS):
             raise self.impossible(name, value, f"a whole number from 0 to {MOST_LAYERS:,}", 1)
         return value
 
@@ -62,7 +80,7 @@ class ConfigValues:
         value = self.value(name)
         if value is None:
             return set()
-        if not isinstance(value, list) or not all(map(_is_whole, value)):
+        if not isinstance(value, list) or not all(map(is_whole, value)):
             raise self.impossible(name, value, "a list of layers' numbers", "[]")
         return set(value)
 
@@ -77,5 +95,5 @@ class ConfigValues:
         return self.flag(key) if fixed is None else fixed
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from warpbeam.errors import UserError
-from warpbeam.plan.config_values import MOST_LAYERS, MOST_OF_ANYTHING
-from warpbeam.plan.head_sizes import nearest_heads
+from warpbeam.plan.config_values import MOST_LAYERS, MOST_OF_ANYTHING, ImpossibleSize
+from warpbeam.plan.head_sizes import near_sizes, nearest_heads
 from warpbeam.plan.model_shape import INLINE_EXAMPLE, ModelShape, model_shape
 
 NEEDED: Final = {  # of a model that belongs to no family we know: our word -> what it is
@@ -32,6 +32,18 @@ OPTIONAL: Final = {
 FAR_OFF: Final = 3.0
 """Times the sum of the sizes from which `params` is a mistyped number: no biases, norms or tables come to that."""
 SWITCHES: Final = ("gated", "tied")
+USUAL: Final = {  # our word -> what it may be, and what a config.json calls it
+    "layers": (32, "num_hidden_layers"),
+    "hidden": (4096, "hidden_size"),
+    "heads": (32, "num_attention_heads"),
+    "ffn": (14_336, "intermediate_size"),
+    "vocab": (128_256, "vocab_size"),
+    "kv_heads": (8, "num_key_value_heads"),
+    "head_dim": (128, "head_dim"),
+    "experts": (8, "num_local_experts"),
+    "experts_per_token": (2, "num_experts_per_tok"),
+    "window": (4096, "sliding_window"),
+}
 
 
 def given_shape(numbers: Mapping[str, float]) -> ModelShape:
@@ -49,7 +61,41 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
     if unknown := [name for name in numbers if name not in NEEDED and name not in OPTIONAL]:
         known = ", ".join([*NEEDED, *OPTIONAL])
         raise UserError(f"a shape has no {', '.join(unknown)}", fix=f"it has {known}", reason="bad_model_shape")
-    sizes = {name: _given_size(name, value) for name, value in numbers.items()}
+    try:
+        return _of_sizes({name: _given_size(name, value) for name, value in numbers.items()})
+    except ImpossibleSize as error:
+        refused = error
+    refused.fix = f"write for example `{refused.name}={_offer(refused.name, numbers)}`"
+    raise refused
+
+
+def _offer(name: str, numbers: Mapping[str, float]) -> int:
+    """What is accepted in the place of a size that cannot be, if it goes with the others."""
+    rest = {word: value for word, value in numbers.items() if word != name}
+    if name in SWITCHES:
+        return 1
+    if name == "params":
+        shape = _accepted(rest)
+        return shape.parameters if shape is not None else 8_030_000_000
+    usual, key = USUAL[name]
+    others = {USUAL[word][1]: int(value) for word, value in rest.items() if word in USUAL and math.isfinite(value)}
+    others = {word: value for word, value in others.items() if 1 <= value <= MOST_OF_ANYTHING}
+    others = {"num_local_experts": 1} | others
+    scales = sorted((2.0**n for n in range(-12, 9)), key=lambda scale: abs(math.log(scale)))  # where `params` is stated
+    sizes = [n for scale in scales for n in near_sizes(key, max(1, round(usual * scale)), others)]
+    unsized = {word: value for word, value in rest.items() if word != "params"}
+    tried = (size for given in (rest, unsized) for size in sizes if _accepted({**given, name: size}) is not None)
+    return next(tried, usual)
+
+
+def _accepted(numbers: Mapping[str, float]) -> ModelShape | None:
+    try:
+        return _of_sizes({name: _given_size(name, value) for name, value in numbers.items()})
+    except UserError:
+        return None
+
+
+def _of_sizes(sizes: Mapping[str, int]) -> ModelShape:
     experts, used = sizes.get("experts", 1), sizes.get("experts_per_token", 1)
     if used > experts:
         raise UserError(
@@ -126,16 +172,13 @@ def _check_heads(sizes: Mapping[str, int]) -> None:
 def _given_size(name: str, value: float) -> int:
     """A size that was typed: a whole number, 1 or more; 0 or 1 for a switch. Raises UserError."""
     if name in SWITCHES:
-        legal, wanted, example = value in (0, 1), "0 or 1", "1"
+        legal, wanted = value in (0, 1), "0 or 1"
     else:
         most = math.inf if name == "params" else MOST_LAYERS if name == "layers" else MOST_OF_ANYTHING
         legal, wanted = value >= 1 and value <= most and value < math.inf and value == int(value), "a whole number"
         wanted += ", 1 or more" if most == math.inf else f" from 1 to {most:,}"
-        example = {"layers": "32", "params": "8030000000"}.get(name, "8")
     if not legal:
-        raise UserError(
-            f"{name} must be {wanted}, it is {value:.15g}",
-            fix=f"write for example `{name}={example}`",
-            reason="bad_model_shape",
-        )
+        error = ImpossibleSize(f"{name} must be {wanted}, it is {value:.15g}", reason="bad_model_shape")
+        error.name = name
+        raise error
     return int(value)

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from warpbeam.errors import UserError
 from warpbeam.plan.attention_window import attention_window
-from warpbeam.plan.config_values import ConfigValues
+from warpbeam.plan.config_values import ConfigValues, ImpossibleSize
 from warpbeam.plan.families import FAMILIES, Family
-from warpbeam.plan.head_sizes import nearest_heads
+from warpbeam.plan.head_sizes import near_sizes, nearest_heads
 
 __all__ = [
     "FAMILIES",
@@ -29,6 +29,7 @@ DECIDING: Final = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size"),
     *("num_local_experts", "num_experts_per_tok", "moe_intermediate_size"),  # where the family has them
 )
+RELATED: Final = (*DECIDING, "num_key_value_heads")  # sizes that decide what others may be
 INLINE_EXAMPLE: Final = "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
@@ -114,9 +115,33 @@ def _says_kv_heads(get: ConfigValues, family: Family) -> bool:
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """The shape a config.json describes. Raises UserError for an unknown family or an impossible size."""
+    """The shape a config.json describes. Raises UserError for an unknown family or an impossible size, with one that
+    goes with the others where there is such."""
     if not is_known(config):
         raise _unknown(config)
+    try:
+        return _shape(config)
+    except ImpossibleSize as error:
+        refused = error
+    if refused.usual is not None:
+        get = ConfigValues(config, FAMILIES[config["model_type"]])
+        key, types = get.key(refused.name), get.value("layer_types")
+        others = get.known(RELATED) | ({"layer_types": len(types)} if isinstance(types, list) else {})
+        sizes = near_sizes(refused.name, refused.usual, others)
+        accepted = (size for size in sizes if _is_possible({**config, key: size}))
+        refused.fix = f"write for example `{key}: {next(accepted, refused.usual)}`"
+    raise refused
+
+
+def _is_possible(config: Mapping[str, Any]) -> bool:
+    try:
+        _shape(config)
+    except UserError:
+        return False
+    return True
+
+
+def _shape(config: Mapping[str, Any]) -> ModelShape:
     family = FAMILIES[config["model_type"]]
     get = ConfigValues(config, family)
     hidden, heads = get.size("hidden_size"), get.size("num_attention_heads")
@@ -176,7 +201,11 @@ def _kv_heads(get: ConfigValues, family: Family, heads: int) -> int:
         return heads
     if get.flag("multi_query") and not get.flag("new_decoder_architecture"):
         return 1  # falcon
-    return get.size("num_key_value_heads", default=heads)
+    kv_heads = get.size("num_key_value_heads", default=heads)
+    if "multi_query" in family.defaults and not get.flag("new_decoder_architecture") and kv_heads != heads:
+        wanted = f"as many as {get.key('num_attention_heads')} ({heads}) where neither multi_query nor"
+        raise get.impossible("num_key_value_heads", kv_heads, f"{wanted} new_decoder_architecture is true", heads)
+    return kv_heads
 
 
 def _check_heads(get: ConfigValues, family: Family, hidden: int, heads: int, kv_heads: int) -> None:

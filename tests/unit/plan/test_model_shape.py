@@ -403,3 +403,60 @@ def test_a_key_of_another_family() -> None:
     assert misspelt_keys({"model_type": "qwen2", "n_haed": 4}) == {}
     assert misspelt_keys({"model_type": "opt", "ffn_dimm": 4}) == {"ffn_dimm": "ffn_dim"}
     assert misspelt_keys({"model_type": "llama", "ffn_dimm": 4}) == {"ffn_dimm": "intermediate_size"}
+
+
+SIZES_OF: dict[str, dict[str, Any]] = {
+    family: {key: value for key, value in OWN.get(family, SMALL).items() if key != "rotary_dim"} for family in FAMILIES
+}
+NONSENSE: st.SearchStrategy[Any] = st.sampled_from([0, -4, "4", 1 << 30, True, 2.5, [1]])
+
+
+@given(data=st.data(), family=st.sampled_from(sorted(FAMILIES)), heads=st.integers(1, 24), each=st.integers(1, 24))
+def test_what_is_offered_for_nonsense_is_accepted(data: st.DataObject, family: str, heads: int, each: int) -> None:
+    """A model that can be, of any family, with one of its sizes made nonsense."""
+    config = {"model_type": family, **SIZES_OF[family]}
+    config |= dict.fromkeys([key for key in ("n_embd", "hidden_size") if key in config], heads * each)
+    config |= dict.fromkeys([key for key in ("n_head", "num_attention_heads") if key in config], heads)
+    kv_heads = data.draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
+    config |= dict.fromkeys([key for key in ("num_key_value_heads", "num_kv_heads") if key in config], kv_heads)
+    config |= data.draw(st.sampled_from([{}, {"new_decoder_architecture": True}])) if family == "falcon" else {}
+    config |= data.draw(st.sampled_from([{}, {"head_dim": 16}]))
+    model_shape(config)
+    key = data.draw(st.sampled_from([key for key, value in config.items() if type(value) is int]))
+    try:
+        model_shape(config | {key: data.draw(NONSENSE)})
+    except UserError as refused:
+        model_shape(config | {key: int(value) for key, value in re.findall(r"`(\w+): (\d+)`", refused.fix)})
+
+
+@given(data=st.data(), heads=st.integers(1, 24), each=st.integers(1, 24))
+def test_what_is_offered_for_a_typed_nonsense_is_accepted(data: st.DataObject, heads: int, each: int) -> None:
+    typed: dict[str, float] = {"layers": 2, "hidden": heads * each, "heads": heads, "ffn": 128, "vocab": 100}
+    kv_heads = data.draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
+    more = {"kv_heads": kv_heads, "head_dim": 16, "window": 9, "tied": 1, "gated": 0}
+    typed |= {name: more[name] for name in data.draw(st.sets(st.sampled_from(sorted(more))))}
+    typed |= data.draw(st.sampled_from([{}, {"experts": 4, "experts_per_token": 3}, {"experts": 12}]))
+    typed |= {"params": given_shape(typed).parameters} if data.draw(st.booleans()) and typed["layers"] == 2 else {}
+    name = data.draw(st.sampled_from(sorted(typed)))
+    with pytest.raises(UserError) as caught:
+        given_shape(typed | {name: data.draw(st.sampled_from([-1, 2.5, float("inf"), float("nan"), 1e40]))})
+    (offered,) = re.findall(rf"`{name}=(\d+)`", caught.value.fix)
+    given_shape(typed | {name: float(offered)})
+
+
+def test_a_typed_width_is_a_multiple_of_the_heads() -> None:
+    with pytest.raises(UserError) as caught:
+        given_shape({"layers": 2, "hidden": 0, "heads": 48, "ffn": 128, "vocab": 100})
+    assert caught.value.fix == "write for example `hidden=4080`"
+
+
+def test_a_falcon_that_transformers_cannot_run_is_refused() -> None:
+    """Its older architecture without multi_query reads as many heads of keys as of queries, whatever it was built
+    with."""
+    config = {"model_type": "falcon", **OWN["falcon"], "multi_query": False, "num_kv_heads": 2}
+    with pytest.raises(UserError, match=r"num_kv_heads must be as many as num_attention_heads \(4\)") as caught:
+        model_shape(config)
+    assert caught.value.fix == "write for example `num_kv_heads: 4`"
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    with pytest.raises(RuntimeError):
+        model(torch.zeros((1, 4), dtype=torch.long))
