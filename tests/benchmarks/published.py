@@ -402,7 +402,7 @@ def _lora(row: Mapping[str, str], stack: Stack) -> Lora | None:
     four = "nf4" in precision or "int4" in precision or text.startswith(("q-lora", "qlora"))
     return Lora(
         rank=rank,
-        base_bits=4 if four else 8 if "8bit" in precision else 16,
+        base_bits=4 if four else 8 if "8bit" in precision else None,
         embeddings="emb" in text,
     )
 

@@ -111,7 +111,7 @@ def has_layout(found: Question) -> bool:
 
 
 def _recipe(asked: Asked, machine: Machine) -> Recipe:
-    lora = None if asked.lora is None else Lora(rank=asked.lora, base_bits=cast(Any, asked.base_bits or 16))
+    lora = None if asked.lora is None else Lora(rank=asked.lora, base_bits=cast(Any, asked.base_bits))
     if asked.global_batch_tokens % asked.seq_len or asked.global_batch_tokens < asked.seq_len:
         raise UserError(
             f"{asked.global_batch_tokens} tokens are no whole number of sequences of {asked.seq_len}",

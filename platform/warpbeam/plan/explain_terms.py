@@ -21,6 +21,7 @@ from warpbeam.plan.memory_terms import (
     stage_parameters,
     stage_terms,
     state_bytes,
+    table_bytes,
 )
 from warpbeam.plan.setup import Setup
 
@@ -135,18 +136,17 @@ def _adapter_words(setup: Setup, here: StageParameters, *, last: bool) -> tuple[
     """The frozen base, and fp32 weights, gradients and optimizer states of the adapters alone."""
     layout, lora, optimizer = setup.layout, setup.recipe.lora, setup.recipe.optimizer
     assert lora is not None
-    by_weights, _, by_optimizer = shards(layout)
+    by_weights, by_gradients, by_optimizer = shards(layout)
     base = here.dense + here.experts - here.outside
     frozen = frozen_bytes(setup.recipe, lora)
-    wide = 4 if setup.recipe.precision in ("fp32", "tf32") else 2
-    tables = 4 if lora.base_bits < 16 and layout.stack in ("hf", "deepspeed") else wide
+    tables = table_bytes(layout, setup.recipe, lora)
     whole = "A" if not _is_split(setup) else f"A x {_adapters_here(setup, here):.4f} (its part)"
     over = f" / {by_weights} ranks" if by_weights > 1 else ""
     weights = (
         f"({base:,.0f} frozen x {frozen:g} bytes + {here.outside:,.0f} of the vocabulary's tables "
-        f"x {tables} + {whole} x {ADAPTER_BYTES:g}){over}"
+        f"x {tables:g} + {whole} x {ADAPTER_BYTES:g}){over}"
     )
-    if lora.base_bits < 16:
+    if lora.quantised:
         more = fitted().of(layout.stack).quantised
         quantised = base * frozen / by_weights / GIB
         weights += f" + {more:.2f} x {quantised:.2f} of the quantised base"
@@ -154,9 +154,12 @@ def _adapter_words(setup: Setup, here: StageParameters, *, last: bool) -> tuple[
         weights = f"offloaded to {layout.offload}"
     part = whole + (f" / {by_optimizer} ranks" if by_optimizer > 1 else "")
     states = f"{part} x {MOMENT_BYTES[optimizer]:g} bytes ({MOMENTS[optimizer]}){_buffer_words(setup, part, last=last)}"
+    gradients = f"{whole} x {ADAPTER_BYTES:g} bytes (of the adapters alone)"
+    gradients += f" / {by_gradients} ranks" if by_gradients > 1 else ""
     if layout.offload != "none":
         states = f"offloaded to {layout.offload}"
-    return weights, f"{whole} x {ADAPTER_BYTES:g} bytes (of the adapters alone){over}", states
+        gradients = states if layout.sharding in ("zero2", "zero3") else gradients
+    return weights, gradients, states
 
 
 def _adapters_here(setup: Setup, here: StageParameters) -> float:

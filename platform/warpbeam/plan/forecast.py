@@ -216,7 +216,7 @@ def strategy_words(setup: Setup) -> str:
     if layout.virtual_stages > 1:
         split.append(f"interleaved x{layout.virtual_stages}")
     lora = setup.recipe.lora
-    adapters = [] if lora is None else ["LoRA" if lora.base_bits == 16 else f"QLoRA-{lora.base_bits}bit"]
+    adapters = [] if lora is None else [f"QLoRA-{lora.base_bits}bit" if lora.quantised else "LoRA"]
     return " ".join([layout.sharding, *split, *adapters])
 
 

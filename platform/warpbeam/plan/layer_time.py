@@ -76,7 +76,7 @@ def layer_time(setup: Setup, share: RankShare, chip: Chip, c: Coefficients) -> L
         adapters = c["lora.adapters"] * activations / rates.bandwidth
         forward, backward = forward + adapters, backward + 2.0 * adapters
         launch *= 1.0 + c["lora.launch"]
-        if recipe.lora.base_bits < 16:
+        if recipe.lora.base_bits in (4, 8):
             unpacked = setup.shape.layer_parameters / setup.layout.tp * (2.0 + recipe.lora.base_bits / 8.0)
             unpacking = c["lora.unpack"] * unpacked / rates.bandwidth
             forward, backward = forward + unpacking, backward + unpacking

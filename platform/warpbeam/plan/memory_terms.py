@@ -63,8 +63,9 @@ def stage_terms(setup: Setup, *, last: bool) -> Terms:
     last = layout.pp == 1 or last
     on_stage, _, outside, dense_local, expert_local = stage_parameters(setup, last=last)
     parameters, gradients, optimizer, trainable, host = _states(setup, dense_local, expert_local, outside)
-    bits = recipe.lora.base_bits if recipe.lora else 16
-    quantised = (dense_local + expert_local - outside) * BASE_BYTES[bits] / shards(layout)[0] if bits < 16 else 0.0
+    quantised = 0.0
+    if recipe.lora is not None and recipe.lora.quantised:
+        quantised = (dense_local + expert_local - outside) * frozen_bytes(recipe, recipe.lora) / shards(layout)[0]
 
     tokens = recipe.micro_batch * recipe.seq_len / layout.cp
     layer = layer_bytes(shape, layout, recipe, tokens)
@@ -184,7 +185,29 @@ def _states(setup: Setup, dense: float, experts: float, outside: float) -> tuple
     local = dense / by_optimizer + experts / max(1, by_optimizer / experts_are)
     weights = w * (dense / by_weights + experts / max(1, by_weights / experts_are))
     gradients = g * (dense / by_gradients + experts / max(1, by_gradients / experts_are))
-    optimizer, host = o * local, 0.0
+    return _offloaded(layout, weights, gradients, o * local, local)
+
+
+def _adapter_states(setup: Setup, local: float, outside: float) -> tuple[float, float, float, float, float]:
+    """Frozen base weights in `base_bits`, and what is trained beside them."""
+    shape, layout, lora = setup.shape, setup.layout, setup.recipe.lora
+    assert lora is not None
+    by_weights, by_gradients, by_optimizer = shards(layout)
+    base = (local - outside) * frozen_bytes(setup.recipe, lora) + outside * table_bytes(layout, setup.recipe, lora)
+    adapters = adapter_parameters(shape, lora) * (local - outside) / max(1.0, shape.layers * sum(layer_split(shape)))
+    trained = outside if lora.embeddings else 0.0
+    beside = adapters * ADAPTER_BYTES + trained * _width(setup.recipe)
+    weights, gradients = (base + beside) / by_weights, beside / by_gradients
+    optimizer = (adapters + trained) * MOMENT_BYTES[setup.recipe.optimizer] / by_optimizer
+    local = (adapters + trained) / by_optimizer
+    return _offloaded(layout, weights, gradients, optimizer, local)
+
+
+def _offloaded(
+    layout: Layout, weights: float, gradients: float, optimizer: float, local: float
+) -> tuple[float, float, float, float, float]:
+    """(weights, gradients, optimizer, trainable, host): what stays on the accelerator, and what goes to the host."""
+    host = 0.0
     if layout.offload != "none":
         optimizer, host = 0.0, optimizer
         if layout.sharding in ("zero2", "zero3"):  # the CPU optimizer keeps the gradients it needs
@@ -194,33 +217,17 @@ def _states(setup: Setup, dense: float, experts: float, outside: float) -> tuple
     return weights, gradients, optimizer, local, host
 
 
-def _adapter_states(setup: Setup, local: float, outside: float) -> tuple[float, float, float, float, float]:
-    """Frozen base weights in `base_bits`, and what is trained beside them."""
-    shape, layout, lora = setup.shape, setup.layout, setup.recipe.lora
-    assert lora is not None
-    by_weights, _, by_optimizer = shards(layout)
-    # Quantised: the linear layers; embedding and head stay, in fp32 where peft prepares 4 or 8 bits for training.
-    upcast = lora.base_bits < 16 and layout.stack in ("hf", "deepspeed")
-    wide = _width(
-        setup.recipe
-    )  # of what is in no fewer bits; an embedding trained beside adapters and its gradient too
-    base = (local - outside) * frozen_bytes(setup.recipe, lora) + outside * (4.0 if upcast else wide)
-    adapters = adapter_parameters(shape, lora) * (local - outside) / max(1.0, shape.layers * sum(layer_split(shape)))
-    trained = outside if lora.embeddings else 0.0
-    beside = (adapters * ADAPTER_BYTES + trained * wide) / by_weights
-    weights, gradients = base / by_weights + beside, beside
-    optimizer = (adapters + trained) * MOMENT_BYTES[setup.recipe.optimizer] / by_optimizer
-    host = 0.0
-    if layout.offload != "none":
-        optimizer, host = 0.0, optimizer
-        if layout.offload_parameters:
-            weights, host = 0.0, host + weights
-    return weights, gradients, optimizer, (adapters + trained) / by_optimizer, host
-
-
 def frozen_bytes(recipe: Recipe, lora: Lora) -> float:
-    """Of a weight of the base: quantised, or as wide as what is computed with it."""
-    return float(_width(recipe)) if lora.base_bits == 16 else BASE_BYTES[lora.base_bits]
+    """Of a weight of the base: in the bits that were asked for, or as wide as what is computed with it."""
+    return float(_width(recipe)) if lora.base_bits is None else BASE_BYTES[lora.base_bits]
+
+
+def table_bytes(layout: Layout, recipe: Recipe, lora: Lora) -> float:
+    """Of an element of the embedding and the head, which are not quantised; in fp32 where peft prepares 4 or 8 bits for
+    training, and where they are trained themselves as wide as what is computed."""
+    if lora.quantised:
+        return 4.0 if layout.stack in ("hf", "deepspeed") else float(_width(recipe))
+    return float(_width(recipe)) if lora.embeddings else frozen_bytes(recipe, lora)
 
 
 def adapter_parameters(shape: ModelShape, lora: Lora) -> float:

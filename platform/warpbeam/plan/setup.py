@@ -81,14 +81,21 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Low-rank adapters on all linear layers; `base_bits` 4 or 8 is QLoRA.
+    """Low-rank adapters on all linear layers.
 
-    `embeddings`: the embedding and the output head are trained whole beside the adapters.
+    Attributes:
+        base_bits: of the frozen weights; 4 or 8 is QLoRA. None: as wide as what is computed with them.
+        embeddings: the embedding and the output head are trained whole beside the adapters.
     """
 
     rank: int = 16
-    base_bits: Literal[4, 8, 16] = 16
+    base_bits: Literal[4, 8, 16] | None = None
     embeddings: bool = False
+
+    @property
+    def quantised(self) -> bool:
+        """The frozen weights are in fewer bits than anything computes in."""
+        return self.base_bits in (4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)

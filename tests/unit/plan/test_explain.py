@@ -60,6 +60,7 @@ def product(words: str, symbols: dict[str, float]) -> float:
 SPLITS: list[dict[str, Any]] = [
     {"sharding": "ddp", "stack": "hf"},
     {"sharding": "zero1"},
+    {"sharding": "zero2"},
     {"sharding": "zero3"},
     {"sharding": "zero2", "offload": "cpu"},
     {"sharding": "fsdp", "stack": "fsdp", "tp": 2, "sequence_parallel": True},
@@ -76,6 +77,7 @@ RECIPES: list[dict[str, Any]] = [
     {"lora": Lora()},
     {"lora": Lora(rank=64), "optimizer": "sgd"},
     {"lora": Lora(), "precision": "fp32"},
+    {"lora": Lora(base_bits=16), "precision": "fp32"},
     {"lora": Lora(rank=8, base_bits=4), "checkpointing": "full"},
 ]
 

@@ -258,6 +258,31 @@ def test_a_frozen_base_is_as_wide_as_what_is_computed() -> None:
     assert more * GIB == pytest.approx(2 * LLAMA_8B.parameters, rel=1e-3)
 
 
+def test_a_base_of_16_bits_stays_so_where_adapters_compute_in_fp32() -> None:
+    """As it is loaded; 16 bits of a 16-bit recipe are what it computes in anyway."""
+
+    def parameters(lora: Lora, precision: Any) -> float:
+        one = setup(accelerators=1, sharding="ddp", recipe_=recipe(lora=lora, precision=precision))
+        return stage_terms(one, last=True).parameters * GIB
+
+    sixteen, open_ = parameters(Lora(base_bits=16), "fp32"), parameters(Lora(), "fp32")
+    assert open_ - sixteen == pytest.approx(2 * LLAMA_8B.parameters, rel=1e-3)
+    assert sixteen == pytest.approx(parameters(Lora(), "bf16"))
+    assert parameters(Lora(base_bits=16), "bf16") == parameters(Lora(), "bf16")
+
+
+def test_gradients_of_adapters_are_shared_from_zero2_on() -> None:
+    """As those of full training are; offloaded with the states that are updated there."""
+    found = {
+        sharding: stage_terms(setup(sharding=sharding, recipe_=recipe(lora=Lora())), last=True).gradients
+        for sharding in ("ddp", "zero1", "zero2", "zero3")
+    }
+    assert found["ddp"] == found["zero1"]
+    assert found["zero2"] == found["zero3"] == pytest.approx(found["zero1"] / setup().layout.dp)
+    away = stage_terms(setup(sharding="zero2", offload="cpu", recipe_=recipe(lora=Lora())), last=True)
+    assert away.gradients == 0.0
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit", "adafactor", "sgd", "muon"])
 @pytest.mark.parametrize("lora", [Lora(), Lora(base_bits=4), Lora(embeddings=True)])
 def test_an_optimizer_keeps_of_adapters_what_it_keeps_of_weights(lora: Lora, optimizer: Any) -> None:
