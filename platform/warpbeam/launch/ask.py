@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from warpbeam.errors import UserError
-from warpbeam.launch.ask_words import Words, asked_of, machine_of_words, machine_resized, read_shape, steps_of
+from warpbeam.launch.ask_words import Words, asked_of, machine_of_words, read_shape, steps_of
 from warpbeam.launch.calibration import read_correction
 from warpbeam.plan.answer import Answer, Question, answer, smallest
 from warpbeam.plan.deepspeed_config import deepspeed_config
@@ -128,7 +128,7 @@ def scale_asked(words: Words, sizes: list[int]) -> tuple[list[Size], tuple[str, 
     found, notes = _question(words, sized=False)
 
     def at(count: int) -> Any:
-        there = replace(found, machine=machine_resized(words, found.machine, count))
+        there = replace(found, machine=found.machine.resized(count))
         setup = there.best_setup()
         if setup is None:
             padded = -(-found.recipe.global_batch // count) * count

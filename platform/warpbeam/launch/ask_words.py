@@ -127,15 +127,6 @@ def machine_of_words(words: Words) -> Machine:
     return machine_of(pool, count)
 
 
-def machine_resized(words: Words, machine: Machine, count: int) -> Machine:
-    """As many of the same; on a CPU pool, whose ranks share the nodes' cores and memory, each has another part."""
-    if words.pool is None or not machine.is_cpu:
-        return machine.resized(count)
-    from warpbeam.pool import load_pool
-
-    return machine_of(load_pool(words.pool).pool, count)
-
-
 def asked_of(words: Words) -> Asked:
     """What was typed, each word one that it may be. Raises UserError."""
     for name, value in (("--seq-len", words.seq_len), ("--global-batch-tokens", words.global_batch_tokens)):

@@ -108,6 +108,17 @@ def explain_request(planned: Planned) -> list[str] | None:
     return explain_memory(setup, machine, read_correction(pool.name, pool.accelerator.kind))
 
 
+def refuse_what_is_not_there(planned: Planned) -> None:
+    """Raise UserError where --accelerators asks for more than the pool has: a plan answers that, nothing runs it."""
+    ranks, pool = planned.plan.world_size, planned.pool.pool
+    if ranks > pool.max_ranks:
+        raise UserError(
+            f"--accelerators asks for {ranks}, the pool `{pool.name}` has {pool.max_ranks}",
+            fix=f"write `--accelerators {pool.max_ranks}` or less, or choose another pool (--pool)",
+            reason="too_few_accelerators",
+        )
+
+
 def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
     """Raise UserError before anything is spent on a plan whose expected peak is more than there is."""
     if force or not plan.cannot_fit or plan.answer is None:

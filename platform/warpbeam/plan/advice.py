@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Final
 
+from warpbeam.plan.batch import divisors
 from warpbeam.plan.change_words import FIELDS, Changes, change_words, changed
 from warpbeam.plan.forecast import Forecast
 from warpbeam.plan.layouts import CHOSEN_HERE, RUNS_HERE, Space, any_engine
@@ -57,7 +58,7 @@ def everything(question: Question) -> Space:
 
 def help_most(question: Question, now: Forecast, around: Choice) -> Change | None:
     """The single change with the largest gain in tokens/s on the same accelerators; a larger batch where none gains."""
-    single = [*_freed(question), *_foreign(question, around)]
+    single = [*_freed(question), *_half_precision(question), *_foreign(question, around)]
     own = [change for change in single if change.runs_here]
     larger = _tried(question, {"global_batch": 2 * question.recipe.global_batch}, f" ({ANOTHER_BATCH})")
     for options in (own if question.here_only else single, single, list(larger)):
@@ -88,6 +89,14 @@ def _freed(question: Question) -> Iterator[Change]:
         best = changed(question, {name: None}, wide).best_fitting()
         if best is not None and (value := _value_of(best, name)) != fixed[0]:
             yield from _tried(question, {name: value})
+
+
+def _half_precision(question: Question) -> Iterator[Change]:
+    """fp16, where bf16 would be computed in fp32. A job has no such word."""
+    machine = question.machine
+    emulated = question.recipe.precision == "bf16" and not machine.chip.peak_bf16 and not machine.is_cpu
+    if emulated and question.in_passing and not question.only_here:
+        yield from _tried(question, {"precision": "fp16"})
 
 
 def _value_of(setup: Setup, name: str) -> Any:
@@ -140,7 +149,8 @@ def _fitting(question: Question, around: Choice) -> Iterator[Change]:
             ladder.append(rung)
     offloaded = list(_offloaded(question, ladder))
     yield from offloaded
-    yield from _more_accelerators(question, ladder)
+    more = _other_ranks if question.machine.shared is not None else _more_accelerators
+    yield from more(question, ladder)
     yield from _shorter(question, ladder, may_offload=not offloaded)
     yield from _adapters(question, ladder)
     yield from _foreign(question, around)
@@ -190,6 +200,16 @@ def _more_accelerators(question: Question, ladder: Sequence[Changes]) -> Iterato
             return
         if count >= 64 * question.machine.accelerators and states / count < question.machine.memory_gib * (1 << 26):
             return  # the states are nothing any more: it is something else that does not fit
+
+
+def _other_ranks(question: Question, ladder: Sequence[Changes]) -> Iterator[Change]:
+    """Of a CPU pool, whose ranks share its memory: fewer have more of it each; more only where nodes stand idle."""
+    now, most = question.machine.accelerators, question.machine.most or 0
+    sizes = [n for n in divisors(question.recipe.global_batch) if n <= most and n != now]
+    for count, rung in product(sorted(sizes, key=lambda n: (n > now, abs(n - now))), ladder):
+        if found := list(_tried(question, {"accelerators": count, **rung})):
+            yield found[0]
+            return
 
 
 def _on(question: Question, count: int, rung: Changes, larger_batch: bool) -> Changes:

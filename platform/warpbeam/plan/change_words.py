@@ -31,6 +31,7 @@ IN_A_JOB: Final = {
     "checkpointing": "`activation_checkpointing: {}`",
     "offload": "`offload: {}`",
     "micro_batch": "`micro_batch: {}`",
+    "accelerators": "`accelerators: {}`",
     "seq_len": "`seq_len: {}`",
     "global_batch": "`global_batch: {}`",
 }
@@ -55,38 +56,48 @@ def changed(question: Question, changes: Changes, wide: Space | None = None) -> 
         recipe = replace(recipe, lora=Lora(rank=changes["lora"], base_bits=changes["base_bits"]))
     if "accelerators" in changes:
         machine = machine.resized(changes["accelerators"])
-    sizes = {name: changes[name] for name in ("seq_len", "global_batch") if name in changes}
+    sizes = {name: changes[name] for name in ("seq_len", "global_batch", "precision") if name in changes}
     return replace(question, space=space, recipe=replace(recipe, **sizes), machine=machine)
 
 
 def change_words(question: Question, changes: Changes) -> str:
     """Every change by its name: `strategy: zero3` and `micro_batch: 1`, or `--strategy zero3 --micro-batch 1`."""
     words = []
-    if "accelerators" in changes and (question.machine.pool or not question.in_passing):
-        words.append(_machines(question, changes["accelerators"]))  # more than the pool has: no option makes them
+    if (count := changes.get("accelerators")) is not None and _another_pool(question, count):
+        words.append(_machines(question, count))
+        changes = {name: value for name, value in changes.items() if name != "accelerators"}
     if question.in_passing:
         options = _options(question, changes)
         return " and ".join([*words, *([f"`{' '.join(options)}`"] if options else [])])
     for name, value in changes.items():
         if name == "lora":
             bits = changes["base_bits"]
-            words.append("LoRA adapters" if bits == 16 else f"QLoRA adapters ({bits} bits)")
+            words.append(f"{'LoRA' if bits == 16 else 'QLoRA'} adapters (a base in {bits} bits)")
         elif name in IN_A_JOB:
             words.append(IN_A_JOB[name].format(SWITCH.get(value, value) if name == "checkpointing" else value))
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _machines(question: Question, count: int) -> str:
-    """On CPUs ranks share a node's memory, so how much each of them has must be said."""
+def _another_pool(question: Question, count: int) -> bool:
+    """More than the pool has: no option and no line of a job makes them."""
     machine = question.machine
-    return f"{count} ranks of {machine.memory_gib:.1f} GiB each" if machine.is_cpu else f"{count} accelerators"
+    there = machine.most or (machine.accelerators if machine.pool or not question.in_passing else None)
+    return there is not None and count > there
+
+
+def _machines(question: Question, count: int) -> str:
+    machine = question.machine
+    here = f" (`{machine.pool}` has {machine.most or machine.accelerators})" if machine.pool else ""
+    return f"another pool, of {count} accelerators{here}"
 
 
 def _options(question: Question, changes: Changes) -> list[str]:
     words = []
     for name, value in changes.items():
         if name == "accelerators":
-            words += [] if question.machine.pool else [f"--accelerators {value}x{question.machine.chip.name}"]
+            words.append(
+                f"--accelerators {value}" + ("" if question.machine.pool else f"x{question.machine.chip.name}")
+            )
         elif name == "global_batch":
             tokens = value * changes.get("seq_len", question.recipe.seq_len)
             if tokens != question.recipe.global_batch * question.recipe.seq_len:

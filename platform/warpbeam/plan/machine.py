@@ -4,7 +4,7 @@ line (`16xH100`)."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from warpbeam.errors import UserError
@@ -34,6 +34,8 @@ class Machine:
         chip: one rank's accelerator; on CPUs, the cores that one rank has.
         accelerators: ranks.
         per_node: ranks that sit in one node.
+        most: ranks that the pool has.
+        shared: the CPU pool whose cores and memory its ranks share.
         node_size: accelerators of a whole node, where there may be more than these; 0 where a node has no more.
         link_domain: accelerators that fast links connect (NVLink); tensor parallelism stays within.
         memory_gib: what one rank may use.
@@ -52,6 +54,8 @@ class Machine:
     pool: str | None = None
     kind: str = ""
     node_size: int = 0
+    most: int | None = None
+    shared: Pool | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_cpu(self) -> bool:
@@ -62,14 +66,16 @@ class Machine:
         return -(-self.accelerators // self.per_node)
 
     def resized(self, accelerators: int) -> Machine:
-        """The same machines, more or fewer of them."""
+        """The same machines, more or fewer of them; each rank of a CPU pool then has another part of it."""
+        if self.shared is not None:
+            return machine_of(self.shared, accelerators)
         per_node = min(accelerators, self.node_size or self.per_node)
         return replace(self, accelerators=accelerators, per_node=per_node)
 
 
 def shares_cores(machine: Machine) -> bool:
     """Whether more ranks make each of them slower: those of a CPU pool share its cores."""
-    return machine.is_cpu and machine.pool is not None
+    return machine.shared is not None
 
 
 def machine_of(pool: Pool, ranks: int) -> Machine:
@@ -96,6 +102,8 @@ def machine_of(pool: Pool, ranks: int) -> Machine:
         pool=pool.name,
         kind=pool.accelerator.kind,
         node_size=0 if pool.is_cpu else pool.accelerators_per_node,
+        most=pool.max_ranks,
+        shared=pool if pool.is_cpu else None,
     )
 
 

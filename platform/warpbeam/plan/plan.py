@@ -291,6 +291,9 @@ def _warnings(
 ) -> Iterator[str]:
     """What works, but not as well as it looks."""
     cores, ranks = pool.accelerators, machine.accelerators
+    if ranks > pool.max_ranks:
+        there = f"{pool.max_ranks} {'ranks' if pool.is_cpu else 'accelerators'}"
+        yield f"{ranks} are asked about, the pool `{pool.name}` has {there}: `run` and `submit` refuse it"
     if pool.is_cpu and ranks > cores:
         yield f"{ranks} ranks share {cores} CPU cores: it works, but no faster than {cores}"
     if precision == "bf16" and pool.is_cpu:

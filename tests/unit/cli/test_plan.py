@@ -371,3 +371,16 @@ def test_run_refuses_what_cannot_fit(place: Path) -> None:
     result = CliRunner().invoke(app, ["run", "job.yaml", "--pool", str(ROOT / "cluster/pools/h100.yaml"), "--yes"])
     assert isinstance(result.exception, UserError)
     assert result.exception.reason == "does_not_fit"
+
+
+def test_more_than_the_pool_has_is_a_question_only() -> None:
+    pool = ["--pool", str(ROOT / "cluster/pools/h100.yaml")]
+    more = ["--accelerators", "32"]
+    result = run("job.yaml", *pool, *more)
+    assert result.exit_code == 0, result.output
+    assert "32 are asked about, the pool `h100` has 16 accelerators: `run` and `submit` refuse it" in result.stderr
+    away = ["--address", "http://127.0.0.1:1"]
+    for words in (["run", "job.yaml", *pool, *more, "--yes"], ["submit", "job.yaml", *pool, *more, "--dry-run", *away]):
+        error = refusal(CliRunner().invoke(app, words))
+        assert error.reason == "too_few_accelerators"
+        assert "`--accelerators 16` or less" in error.fix

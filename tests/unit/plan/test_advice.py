@@ -17,10 +17,12 @@ from warpbeam.plan.answer import Answer, Change, answer
 from warpbeam.plan.asked import Asked
 from warpbeam.plan.layouts import Space
 from warpbeam.plan.machine import machine_from_words
+from warpbeam.plan.model_shape import model_shape
 from warpbeam.plan.nearest import question as asked_question
 from warpbeam.plan.plan import make_plan
 
 BIG = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 2048, "num_hidden_layers": 22}
+SMALL = BIG | {"hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16, "intermediate_size": 4096}
 L8: dict[str, Any] = {"seq_len": 8192, "global_batch_tokens": 1_048_576}
 L70: dict[str, Any] = {"seq_len": 4096, "global_batch_tokens": 2_097_152}
 
@@ -183,10 +185,44 @@ def test_more_machines_than_a_pool_has_are_no_option() -> None:
     there = replace(asked, in_passing=True, machine=replace(asked.machine, pool="small"))
     text = next(change.text for change in answer(there).would_fit if "accelerators" in change.changes)
     assert "--accelerators" not in text
-    assert " accelerators" in text
-    on_cpu = make_plan(job(model={"path": "hf://meta/llama"}), pool(), model_config=BIG).answer
-    assert on_cpu is not None
-    assert any(" ranks of 16.0 GiB each" in change.text for change in on_cpu.would_fit)
+    assert re.match(r"another pool, of \d+ accelerators \(`small` has 1\)", text)
+    larger = replace(there, machine=replace(there.machine, most=1 << 20))
+    text = next(change.text for change in answer(larger).would_fit if "accelerators" in change.changes)
+    assert re.search(r"`--accelerators \d+[ `]", text)
+    in_a_job = replace(larger, in_passing=False)
+    text = next(change.text for change in answer(in_a_job).would_fit if "accelerators" in change.changes)
+    assert re.search(r"`accelerators: \d+`", text)
+
+
+def test_fewer_ranks_of_a_cpu_pool_have_more_memory_each() -> None:
+    """And no more of them than it has: their memory is the nodes'."""
+    loaded, there = job(model={"path": "hf://meta/llama"}), pool(memory_gib=6.5, per_node=4)
+    plan = make_plan(loaded, there, world_size=8, model_config=SMALL)
+    assert plan.answer is not None
+    assert not plan.answer.chosen.fits
+    counts = [change.changes["accelerators"] for change in plan.answer.would_fit if "accelerators" in change.changes]
+    assert counts
+    assert max(counts) < 8
+    change = next(change for change in plan.answer.would_fit if set(change.changes) == {"accelerators"})
+    assert change.text == f"`accelerators: {change.changes['accelerators']}`"
+    again = make_plan(loaded, there, world_size=change.changes["accelerators"], model_config=SMALL).answer
+    assert again is not None
+    assert again.chosen.fits
+    assert again.chosen.memory_gib == pytest.approx(change.memory_gib)
+    too_large = make_plan(loaded, there, world_size=4, model_config=BIG).answer
+    assert too_large is not None
+    assert not any("accelerators" in change.changes for change in too_large.would_fit)
+
+
+def test_fp16_helps_where_there_are_no_bf16_units() -> None:
+    """A V100: bf16 is computed in fp32."""
+    found = ask("8xV100-SXM-32GB", model_shape(SMALL), seq_len=1024, global_batch_tokens=131_072)
+    assert found.help_most is not None
+    assert found.help_most.text.startswith("`--precision fp16`")
+    assert found.help_most.gain is not None
+    assert found.help_most.gain > 0.5
+    after = ask("8xV100-SXM-32GB", model_shape(SMALL), seq_len=1024, global_batch_tokens=131_072, precision="fp16")
+    assert after.chosen.tokens_per_s == pytest.approx(found.help_most.tokens_per_s)
 
 
 def test_nothing_is_offered_that_another_change_does_alone() -> None:
