@@ -215,11 +215,15 @@ def _check_heads(get: ConfigValues, family: Family, hidden: int, heads: int, kv_
     near = nearest_heads(None if divides else hidden, heads, kv_heads)
     legal = dict(zip(names, near, strict=True))
     wrong = [name for name, value in legal.items() if value is not None]
+
+    def unsaid(name: str) -> str:
+        return "" if get.key(name) in get.config else f" by {get.config['model_type']}'s default"
+
     if wrong:
         of = {"hidden_size": "a multiple", "num_key_value_heads": "a divisor"}
         by = f"of {get.key('num_attention_heads')} ({heads})"
         raise UserError(
-            " and ".join(f"model.config.{get.key(n)} must be {of[n]} {by}, it is {names[n]}" for n in wrong),
+            " and ".join(f"model.config.{get.key(n)} must be {of[n]} {by}, it is {names[n]}{unsaid(n)}" for n in wrong),
             fix="write for example " + " and ".join(f"`{get.key(n)}: {legal[n]}`" for n in wrong),
             reason="bad_model_shape",
         )

@@ -185,6 +185,10 @@ def test_tying_embeddings_saves_their_parameters_and_no_work(layers: int) -> Non
         ({"model_type": "llama", **SMALL, "num_hidden_layers": 0}, "num_hidden_layers must be a whole number"),
         ({"model_type": "llama", **SMALL, "hidden_size": 66}, "multiple of num_attention_heads"),
         ({"model_type": "qwen2", **SMALL, "num_key_value_heads": 3}, "divisor of num_attention_heads"),
+        (
+            {"model_type": "qwen2", "hidden_size": 96, "num_attention_heads": 24},
+            r"num_key_value_heads must be a divisor of num_attention_heads \(24\), it is 32 by qwen2's default",
+        ),
         ({"model_type": "llama", **SMALL, "num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000"),
         ({"model_type": "llama", **SMALL, "tie_word_embeddings": "false"}, "must be true or false, it is 'false'"),
         ({"model_type": "qwen3_moe", **SMALL, "mlp_only_layers": 5}, "mlp_only_layers must be a list"),
