@@ -84,21 +84,14 @@ def carry_out(
         again: the command that goes on with the run.
         pool: as the command line named it; the next commands name it too.
     """
-    from warpbeam.launch.begin import (
-        check_sources,
-        open_run,
-        plan_request,
-        refuse_what_cannot_fit,
-        refuse_what_is_not_there,
-    )
+    from warpbeam.launch.begin import check_sources, open_run, plan_request, refuse_what_cannot_run
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.same_name import Begin, Finished
 
     planned = plan_request(request, on_doubt=warn)
     if not json:
         show_plan(planned.plan)
-    refuse_what_is_not_there(planned)
-    refuse_what_cannot_fit(planned.plan, force=force)
+    refuse_what_cannot_run(planned, force=force)
     threading.Thread(target=_import_ray, daemon=True).start()
     opened = open_run(planned, fresh=request.fresh, allowed=request.allowed)
     if isinstance(opened.decision, Finished):

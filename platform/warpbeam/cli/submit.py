@@ -45,7 +45,7 @@ def submit(
     The plan and your own code are checked here first; the working folder travels along. Exits as the job does.
     """
     from warpbeam.job import load_job
-    from warpbeam.launch.begin import Request, plan_request, refuse_what_cannot_fit, refuse_what_is_not_there
+    from warpbeam.launch.begin import Request, plan_request, refuse_what_cannot_run
     from warpbeam.launch.bundle import check_data_travels, pack, read_folder
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.ray_jobs import RayJobs
@@ -66,8 +66,7 @@ def submit(
     contents = read_folder(root)
     if not json:
         show_plan(plan)
-    refuse_what_is_not_there(planned)
-    refuse_what_cannot_fit(plan, force=force)
+    refuse_what_cannot_run(planned, force=force)
     if not json:
         _show_contents(contents)
     check_data_travels(contents, loaded.job, loaded.root)

@@ -108,8 +108,9 @@ def explain_request(planned: Planned) -> list[str] | None:
     return explain_memory(setup, machine, read_correction(pool.name, pool.accelerator.kind))
 
 
-def refuse_what_is_not_there(planned: Planned) -> None:
-    """Raise UserError where --accelerators asks for more than the pool has: a plan answers that, nothing runs it."""
+def refuse_what_cannot_run(planned: Planned, *, force: bool) -> None:
+    """Raise UserError where --accelerators asks for more than the pool has (a plan answers that, nothing runs it), or
+    it cannot fit."""
     ranks, pool = planned.plan.world_size, planned.pool.pool
     if ranks > pool.max_ranks:
         raise UserError(
@@ -117,6 +118,7 @@ def refuse_what_is_not_there(planned: Planned) -> None:
             fix=f"write `--accelerators {pool.max_ranks}` or less, or choose another pool (--pool)",
             reason="too_few_accelerators",
         )
+    refuse_what_cannot_fit(planned.plan, force=force)
 
 
 def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
