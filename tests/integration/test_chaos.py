@@ -12,7 +12,6 @@ from tests.integration.chaos.scene import Scene
 FAULTS = [
     Fault(kind="rank", moment="save", side="request", after_s=0, outage_s=0, rank=1),
     Fault(kind="server", moment="commit", side="answer", after_s=0, outage_s=3, rank=0),
-    Fault(kind="driver", moment="retention", side="request", after_s=0, outage_s=0, rank=0),
     Fault(kind="network", moment="restore", side="request", after_s=0, outage_s=4, rank=0),
 ]
 
