@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 from warpbeam.errors import InfraError, WarpbeamError
 from warpbeam.storage.bandwidth import Bandwidth
 from warpbeam.storage.patience import PatientStore
+from warpbeam.storage.store import ObjectStore
 
 POLL_S: Final = 0.2
-END_S: Final = 10.0
 CANCEL: Final = "cancel"
 
 
@@ -37,13 +37,15 @@ class UploadsElsewhere(PatientStore):
     """A patient store whose uploads a child process carries out, one at a time; it waits there as patiently."""
 
     _child: _Child | None = None
-    _lock: threading.Lock | None = None
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self._lock = threading.Lock()
 
     def upload(
         self, path: Path, key: str, *, limit: Bandwidth | None = None, cancel: threading.Event | None = None
     ) -> None:
         """See ObjectStore. Raises InfraError (`upload_process`) when the child dies."""
-        self._lock = self._lock or threading.Lock()
         with self._lock:
             try:
                 failure = self._ask((str(path), key, None if limit is None else limit.bytes_per_s), cancel)
@@ -61,7 +63,8 @@ class UploadsElsewhere(PatientStore):
         """End the child; another upload starts another one."""
         if self._child is not None:
             self._child.line.close()
-            self._child.process.wait(END_S)
+            self._child.process.kill()  # it would leave by itself; an error on its way must not wait for that
+            self._child.process.wait()
             self._child = None
 
     def _ask(self, job: tuple[str, str, float | None], cancel: threading.Event | None) -> WarpbeamError | None:
@@ -87,6 +90,9 @@ class UploadsElsewhere(PatientStore):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_child", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
 
 def main(descriptor: int) -> None:
