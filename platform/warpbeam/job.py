@@ -186,6 +186,12 @@ class Train(Section):
     stall_after_s: float = Field(
         600, ge=5, description="Without progress for so long, an attempt is ended (stacks in its logs) and tried again."
     )
+    spares_after_s: float | None = Field(
+        60,
+        ge=0,
+        description="When a run under Ray has trained for so long, each machine keeps workers ready that have imported "
+        "the engine, for the next attempt (0.7 GB of host memory each); null: never.",
+    )
 
     def contradictions(self) -> list[Problem]:
         return checks.train(self)

@@ -2,8 +2,9 @@
 
 A run of `warpbeam run` beside the naive script with the checkpoints and retries of Ray Train's guide
 (`naive_recovery.py`): same data, tokenizer, model, world, rows, ZeRO-3, and a checkpoint every EVERY steps. Each arm of
-a pair trains past its second checkpoint, then rank 1 is killed, KILLS times; a pair's arms follow each other in an
-order that alternates. Two moments are measured: the first step of the new ranks, and the first step that is new.
+a pair trains past its second checkpoint and for SETTLE_S, then rank 1 is killed, KILLS times; a pair's arms follow each
+other in an order that alternates. Ours has its spare workers by then, as a run that lasts has. Two moments are
+measured: the first step of the new ranks, and the first step that is new.
 
 Ours is split at what the run's record tells:
 
@@ -51,6 +52,8 @@ from warpbeam.storage import open_store
 
 EVERY = 10
 KILLS = 2
+SETTLE_S = 40.0
+SPARES_AFTER_S = 5.0
 ROWS = 8  # of a rank, as in naive_ray.py
 TIMEOUT_S = 400.0
 RESHARD_MB = 256
@@ -115,7 +118,8 @@ class Arm:
         steps = self.steps()
         own = [step for step in steps if step.pid == steps[-1].pid]
         saved = (own[0].number // EVERY + 2) * EVERY + EVERY // 2 if own else 0
-        return own[-1] if own and own[-1].number >= saved else None
+        long_enough = own and own[-1].at - own[0].at > SETTLE_S
+        return own[-1] if long_enough and own[-1].number >= saved else None
 
     def _until(self, what: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + TIMEOUT_S
@@ -173,7 +177,7 @@ def main() -> None:
 def recover_ours(scene: Scene, number: int) -> tuple[list[Recovery], list[dict[str, float]]]:
     """Seconds of each kill, and their parts."""
     name = f"recovery-{number}"
-    job = scene.job(name, steps=1_000_000, rows=ROWS)
+    job = scene.job(name, steps=1_000_000, rows=ROWS, train={"spares_after_s": SPARES_AFTER_S})
     with job.open("a") as file:
         file.write(f"checkpoint: {{every_steps: {EVERY}, keep: 2}}\n")
     file_of_steps = scene.folder / f"{name}.steps"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -58,8 +60,19 @@ class Scene:
         }
         self.pool.write_text(yaml.safe_dump(pool))
 
-    def job(self, name: str, *, steps: int, rows: int, recipe: str | None = None, data: Path | None = None) -> Path:
-        """A job file of `rows` rows a rank and step, whose steps can be watched by `StepClock`'s file."""
+    def job(
+        self,
+        name: str,
+        *,
+        steps: int,
+        rows: int,
+        recipe: str | None = None,
+        data: Path | None = None,
+        train: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Path:
+        """A job file of `rows` rows a rank and step, whose steps can be watched by `StepClock`'s file; `train` holds
+        more of that section.
+        """
         data = data or self.data
         job: dict[str, Any] = {
             "schema": "warpbeam/job/v1",
@@ -67,7 +80,14 @@ class Scene:
             "team": "bench",
             "model": {"config": MODEL, "tokenizer": str(self.tokenizer)},
             "data": {"train": [{"path": f"{data}/*.jsonl"}], "seq_len": SEQ_LEN},
-            "train": {"method": "sft", "max_steps": steps, "global_batch": rows * WORLD, "lr": 1e-3, "seed": 7},
+            "train": {
+                "method": "sft",
+                "max_steps": steps,
+                "global_batch": rows * WORLD,
+                "lr": 1e-3,
+                "seed": 7,
+                **train,
+            },
             "parallelism": {"strategy": "zero3", "micro_batch": rows},
             "resources": {"accelerators": WORLD},
             "code": {"callbacks": ["tests.benchmarks.step_clock:StepClock"]},

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.integration.launch_runs import Workplace, put_data
 from tests.integration.ray_head import ray_head
 from warpbeam.record.states import RunState
+from warpbeam.record.stop import members
 from warpbeam.storage import StorageConfig, open_store
 
 
@@ -30,6 +32,12 @@ def place(data: StorageConfig, tmp_path: Path) -> Iterator[Workplace]:
     workplace = Workplace(folder, data, "survivor")
     yield workplace
     workplace.close()
+
+
+def idle_workers(driver_pid: int) -> list[psutil.Process]:
+    """Workers of the driver's own Ray that have nothing to do."""
+    children = psutil.Process(driver_pid).children(recursive=True)
+    return [child for child in children if child.cmdline()[:1] == ["ray::IDLE"]]
 
 
 def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
@@ -49,7 +57,8 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     assert (code, "--allow train.lr" in text) == (2, True), text
     assert "0.001 -> 0.002" in text
 
-    place.write_job(max_steps=2000)
+    path = place.write_job(max_steps=2000)
+    path.write_text(path.read_text().replace("stall_after_s: 6", "stall_after_s: 6, spares_after_s: 0"))
     killed_at = place.committed()
     assert killed_at >= first
     driver = place.start("run", "job.yaml")
@@ -58,7 +67,9 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     code, text = place.run("run", "job.yaml", log="second.txt")
     assert (code, "is alive" in text) == (2, True), text
 
+    place.until(driver, lambda: len(idle_workers(driver.pid)) == 2)
     place.stop_rank(1)
+    stopped_at = time.time()
     place.until(driver, lambda: len(place.view().attempts()) == 3)
     assert "no rank has made progress for" in place.text()
     code, text = place.run("logs", "survivor", log="logs.txt")
@@ -66,6 +77,9 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     assert text.count("Timeout (0:00:06)!") == 1, "the rank that waited for the other says where"
     stood_at = place.committed()
     place.until(driver, lambda: place.committed() > stood_at)
+    ranks = members(place.view(), place.view().attempts()[-1])
+    began = [psutil.Process(rank.pid).create_time() for rank in ranks if rank.role != "driver"]
+    assert [at < stopped_at for at in began] == [True, True], "the new ranks are the workers that waited"
 
     driver.send_signal(signal.SIGINT)
     assert driver.wait(120) == 1, place.text()

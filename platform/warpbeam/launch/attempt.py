@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from warpbeam.checkpoint.log import Claim
 from warpbeam.errors import WarpbeamError
+from warpbeam.launch import spares
 from warpbeam.launch.begin import Opened
 from warpbeam.launch.elastic import Growth, free_room, size_for
 from warpbeam.launch.failure import Cause
@@ -111,7 +112,7 @@ class Attempt:
         self.names = (planned.job.team, planned.job.name, self.claim.attempt)
         self.log_dir = log_dir(self.names)
         self.watch = AttemptWatch(self.opened.view, self.claim.attempt, self.plan.world_size)
-        self.group = WorkerGroup(self.plan, self.pool, self._task(), own_ray=self.session.is_local)
+        self.group = WorkerGroup(self.plan, self.pool, self._task(), self._runtime_env(), own_ray=self.session.is_local)
         self.timeline_s: dict[str, float] = {}
         self._state = RunState.STARTING
         self.gone = False
@@ -357,6 +358,12 @@ class Attempt:
             "launcher": "ray",
             "plan": self.plan.to_dict(),
         }
+
+    def _runtime_env(self) -> dict[str, Any]:
+        job = self.opened.planned.job
+        if job.train.spares_after_s is None:
+            return {}
+        return spares.runtime_env(self.plan.strategy, on_cpu=self.pool.is_cpu, env=job.env)
 
     def _task(self) -> RankTask:
         planned = self.opened.planned

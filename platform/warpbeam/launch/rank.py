@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from warpbeam.checkpoint.members import this_process
 from warpbeam.errors import WarpbeamError
 from warpbeam.launch import secrets
+from warpbeam.launch.spares import keep_spares
 from warpbeam.record import keys
 from warpbeam.record.capture import Capture
 from warpbeam.record.writer import STEP_DIR_VARIABLE
@@ -112,6 +113,7 @@ def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int) 
     go = _wait_for_go(task, store)
     if go is None:
         return
+    keep_spares(spec["job"]["train"]["spares_after_s"])
     outcome = run_rank(RunSpec(**spec | go))
     if rank == 0:
         result = {"schema": SCHEMA, "state": outcome.state, "step": outcome.step, "metrics": outcome.metrics}

@@ -53,10 +53,15 @@ class Ending:
 
 
 class WorkerGroup:
-    """Runs `rank_main` on every rank. `done` is set when all have ended; `ending` then says why, None if well."""
+    """Runs `rank_main` on every rank. `done` is set when all have ended; `ending` then says why, None if well.
 
-    def __init__(self, plan: Plan, pool: Pool, task: RankTask, *, own_ray: bool) -> None:
+    Args:
+        runtime_env: Ray's word for what a worker's process needs (`spares.runtime_env`).
+    """
+
+    def __init__(self, plan: Plan, pool: Pool, task: RankTask, runtime_env: dict[str, Any], *, own_ray: bool) -> None:
         self._own_ray = own_ray
+        self._runtime_env = runtime_env
         self._plan = plan
         self._pool = pool
         self._task = task
@@ -104,6 +109,7 @@ class WorkerGroup:
             run_config=RunConfig(
                 name=f"{self._task.team}-{self._task.run}-{self._task.attempt}",
                 storage_path=str(storage),
+                worker_runtime_env=self._runtime_env,
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0),
             ),
         )

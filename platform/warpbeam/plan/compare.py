@@ -48,6 +48,7 @@ KINDS: Final[dict[str, Kind]] = {
     "train.eval_every": "harmless",
     "train.activation_checkpointing": "harmless",
     "train.stall_after_s": "harmless",
+    "train.spares_after_s": "harmless",
     "code.render": "impossible",
     "code.loss": "allow",
     "code.model": "impossible",
