@@ -90,5 +90,5 @@ format: $(VENV)/.installed
 down: $(VENV)/.installed  ## stop the quickstart's servers (its data stays)
 	$(BIN)/warpbeam down
 
-clean: down  ## remove the quickstart's data and the environment
-	rm -rf .quickstart $(VENV)
+clean: down  ## remove the environments; runs and models stay in WARPBEAM_HOME (~/.warpbeam)
+	rm -rf $(VENV) .venv-trl

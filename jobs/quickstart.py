@@ -26,7 +26,7 @@ JOB = "jobs/sft/job.yaml"
 RUN, TEAM = "quickstart-sft", "quickstart"
 QUESTION = "What does the Python function `json.dumps(obj)` do?"
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)  # a command must stay on its line
 
 
 def main() -> int:

@@ -52,7 +52,9 @@ class Ratio:
             return text
         sign = "<=" if self.at_most else ">="
         floor = f", interval {sign} {self.floor}" if self.floor is not None else ""
-        return f"{text}   goal {sign} {self.goal}{floor}: {'met' if self.met else 'NOT met'}"
+        undecided = low <= (self.goal if self.floor is None else self.floor) <= high and len(self.values) > 1
+        verdict = "met" if self.met else "undecided, the interval holds it" if undecided else "NOT met"
+        return f"{text}   goal {sign} {self.goal}{floor}: {verdict}"
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "median": self.median, "interval": self.interval, "met": self.met}

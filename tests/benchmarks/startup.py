@@ -66,6 +66,7 @@ def main() -> None:
                     else:
                         naive.append(start_naive(scene, data))
                 if pair < 0:
+                    print("warm-up pair done, not counted", file=sys.stderr, flush=True)
                     ours.clear()
                     naive.clear()
                     continue
