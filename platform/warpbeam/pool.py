@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 POOL_SCHEMA: Final = "warpbeam/pool/v1"
 POOL_ENV_VAR: Final = "WARPBEAM_POOL"
 GIB: Final = 1 << 30
+LEAST_FIGURE: Final = 1e8
+"""FLOP/s or bytes/s below which a figure was meant in other units (TFLOP/s, GB/s)."""
 
 # The same as cluster/pools/local.yaml (a test compares them): an installed package has no cluster/ folder.
 LOCAL_POOL: Final[dict[str, Any]] = {
@@ -97,6 +99,11 @@ class Accelerator(Section):
                 near = nearest(name, list(FIGURES))
                 advice = f"did you mean `{near}`?" if near else f"there are {', '.join(FIGURES)}"
                 found.append(Problem(("figures", name), "is no figure of an accelerator", advice))
+        for name, value in self.figures.items():
+            if name.startswith(("peak_", "memory_b", "link_b", "nic_", "host_")) and value < LEAST_FIGURE:
+                unit, usual = ("FLOP/s", "e12") if name.startswith("peak_") else ("bytes/s", "e9")
+                wrong = f"is {value:g} {unit}, which no accelerator is"
+                found.append(Problem(("figures", name), wrong, f"write single {unit}, for example `{value:g}{usual}`"))
         return found
 
 

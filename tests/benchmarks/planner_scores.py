@@ -193,7 +193,7 @@ def errors_of(rows: Iterable[Scored], error: Callable[[Scored], float | None]) -
     """n, mape, median_error (both of the absolute relative error) and bias (median signed error) of scored rows."""
     found = [value for row in rows if row.reading.scored and (value := error(row)) is not None]
     if not found:
-        return {"n": 0}
+        return {"n": 0, "mape": None, "median_error": None, "bias": None}
     return {
         "n": len(found),
         "mape": statistics.fmean(abs(value) for value in found),

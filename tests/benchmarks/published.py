@@ -135,7 +135,9 @@ def read_rows(path: Path = DATA) -> list[Reading]:
             names = reader.fieldnames or ()
             if lacking := [name for name in NEEDED if name not in names]:
                 what = f"{path} lacks the column{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
-                raise UserError(what, fix=fix, reason="bad_file")
+                other = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
+                why = f"its first line is cut by {other!r}; columns are cut by ','" if other else ""
+                raise UserError(what, why=why, fix=fix, reason="bad_file")
             return [read_row(row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read", why=str(error), fix=fix, reason="bad_file") from error

@@ -129,3 +129,11 @@ def test_a_pool_is_found_by_name_path_or_environment(tmp_path: Path, monkeypatch
     assert caught.value.fix == "did you mean `mine`?"
     with pytest.raises(UserError, match="there is no pool file at"):
         load_pool(tmp_path / "none.yaml")
+
+
+def test_a_figure_in_other_units_is_refused_with_the_right_one() -> None:
+    accelerator = {"kind": "H100-SXM", "memory_gib": 80, "figures": {"peak_bf16": 500, "nic_bandwidth": 50}}
+    with pytest.raises(PlatformError) as refused:
+        parse_pool(LOCAL_POOL | {"name": "p", "accelerator": accelerator, "accelerators_per_node": 8})
+    assert "500e12" in str(refused.value)
+    assert "50e9" in str(refused.value)

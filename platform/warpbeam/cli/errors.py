@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from warpbeam.cli.output import err, print_json
-from warpbeam.errors import WarpbeamError
+from warpbeam.cli.output import READER_GONE, err, print_json
+from warpbeam.errors import InfraError, WarpbeamError
 
 
 def report(error: WarpbeamError, *, as_json: bool) -> int:
@@ -43,6 +43,22 @@ def report_crash(error: BaseException, *, as_json: bool) -> int:
         reason="crash",
     )
     return report(bug, as_json=as_json)
+
+
+def flush_output(more: str = "") -> int | None:
+    """Write what is still in the buffer; an exit code where that fails: a full disk, a reader that is gone."""
+    try:
+        sys.stdout.write(more)  # a write that has failed leaves nothing to flush: another one fails as well
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = READER_GONE
+    except OSError as error:
+        full = InfraError("the output could not be written", why=error.strerror or str(error), reason="output")
+        code = report(full, as_json=False)
+    else:
+        return None
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's end tries, and says it again
+    return code
 
 
 def _save_traceback(error: BaseException) -> Path | None:

@@ -84,9 +84,12 @@ def main() -> None:
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
             errors.say_interrupted()
+        if unwritten := errors.flush_output():
+            sys.exit(unwritten)
         raise
     except Exception as error:
-        sys.exit(errors.report_crash(error, as_json=as_json))
+        unwritten = errors.flush_output(more="\n") if isinstance(error, OSError) else None
+        sys.exit(unwritten or errors.report_crash(error, as_json=as_json))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Values from outside (paths, messages, names) are never read as rich markup.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ class _Output(Console):
             sys.exit(READER_GONE)
 
 
+if sys.stdout is None:  # closed by the caller (`>&-`)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 out = _Output(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 

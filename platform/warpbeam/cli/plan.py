@@ -74,13 +74,15 @@ def plan(
     global_batch_tokens: Annotated[
         int | None, _whole("--global-batch-tokens", "Of an optimizer step.", 1_048_576)
     ] = None,
-    method: Annotated[str, _asked("--method", "pretrain or sft.")] = "pretrain",
+    method: Annotated[str | None, _asked("--method", "pretrain (unless said) or sft.")] = None,
     precision: Annotated[str | None, _asked("--precision", "bf16, fp32, fp16 or fp8.")] = None,
     optimizer: Annotated[str | None, _asked("--optimizer", "adamw, adamw_8bit, adafactor, sgd or muon.")] = None,
     attention: Annotated[str | None, _asked("--attention", "flash, or eager: score matrices are kept.")] = None,
     steps: Annotated[int | None, _whole("--steps", "Optimizer steps to the end.", 100_000)] = None,
     tokens: Annotated[float | None, _asked("--tokens", "Tokens to the end, for example 15e12.")] = None,
-    engine: Annotated[str, _asked("--engine", "any, or here: only what this version runs.")] = "any",
+    engine: Annotated[
+        str | None, _asked("--engine", "any (unless said), or here: only what this version runs.")
+    ] = None,
     strategy: Annotated[str | None, _asked("--strategy", "zero1, zero2, zero3, ddp, fsdp, ...", LAYOUT)] = None,
     tp: Annotated[int | None, _asked("--tp", "Tensor parallelism.", LAYOUT)] = None,
     pp: Annotated[int | None, _asked("--pp", "Pipeline parallelism.", LAYOUT)] = None,
@@ -113,6 +115,7 @@ def plan(
         layout |= {"--seq-len": seq_len, "--global-batch-tokens": global_batch_tokens, "--lora": lora}
         layout |= {"--base-bits": base_bits, "--optimizer": optimizer, "--attention": attention, "--steps": steps}
         layout |= {"--tokens": tokens, "--precision": precision, "--allow": allow}
+        layout |= {"--method": method, "--engine": engine}
         _refuse_beside_a_job([name for name, value in layout.items() if value is not None])
         _plan_job(job, pool, accelerators, emit=emit, explain=explain, scale=scale, json=json)
         return
@@ -126,12 +129,12 @@ def plan(
             pool=pool,
             seq_len=seq_len,
             global_batch_tokens=global_batch_tokens,
-            method=method,
+            method=method or "pretrain",
             precision=precision,
             steps=steps,
             tokens=tokens,
             layout={
-                "engine": engine,
+                "engine": engine or "any",
                 "strategy": strategy,
                 "tp": tp,
                 "pp": pp,

@@ -92,6 +92,8 @@ def ask_warnings(passing: Passing) -> list[str]:
         found.append(f"{chip.name} has no fp8 units: it computes in {chip.used_precision('fp8')}")
     if recipe.precision == "bf16" and not chip.peak_bf16 and not passing.question.machine.is_cpu:
         found.append(f"{chip.name} has no bf16 units: it computes in fp32, or ask with --precision fp16")
+    if recipe.precision == "fp16" and not chip.peak_fp16 and not passing.question.machine.is_cpu:
+        found.append(f"{chip.name} has no fp16 units: it computes in fp32, or ask with --precision bf16")
     return found
 
 

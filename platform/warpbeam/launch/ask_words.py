@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from warpbeam.errors import InfraError, UserError
 from warpbeam.launch.model_config import check_keys
 from warpbeam.plan.asked import METHODS, Asked, inline_shape
+from warpbeam.plan.config_keys import idle_notes
 from warpbeam.plan.machine import Machine, machine_from_words, machine_of
 from warpbeam.plan.model_shape import ModelShape, default_notes, model_shape
 
@@ -58,7 +59,8 @@ def read_shape(model: str) -> tuple[ModelShape, tuple[str, ...]]:
     text = config.get("text_config")  # a model of several modalities: its language model
     config = text if isinstance(text, dict) and "model_type" in text else config
     check_keys(config, str(path))
-    return model_shape(config), default_notes(config, str(path))
+    shape = model_shape(config)
+    return shape, (*default_notes(config, str(path)), *idle_notes(config, str(path)))
 
 
 _INLINE: Final = (
@@ -121,7 +123,8 @@ def machine_of_words(words: Words) -> Machine:
     if not 1 <= count <= pool.max_ranks:
         raise UserError(
             f"--accelerators asks for {count}, the pool `{pool.name}` has {pool.max_ranks}",
-            fix=f"write `--accelerators {pool.max_ranks}` or less, or leave --pool out",
+            fix=f"write `--accelerators {pool.max_ranks}` or less"
+            + ("" if pool.is_cpu else f", or `--accelerators {count}x{machine_of(pool, 1).chip.name}` without --pool"),
             reason="too_few_accelerators",
         )
     return machine_of(pool, count)

@@ -61,7 +61,7 @@ def help_most(question: Question, now: Forecast, around: Choice) -> Change | Non
     single = [*_freed(question), *_half_precision(question), *_foreign(question, around)]
     own = [change for change in single if change.runs_here]
     larger = _tried(question, {"global_batch": 2 * question.recipe.global_batch}, f" ({ANOTHER_BATCH})")
-    for options in (own if question.here_only else single, single, list(larger)):
+    for options in (own if question.here_only else single, single, larger):  # the last one is a search of its own
         best = max(options, key=lambda change: change.tokens_per_s, default=None)
         gain = best.tokens_per_s / now.tokens_per_s - 1 if best is not None else 0.0
         if best is not None and gain >= WORTH_SAYING:

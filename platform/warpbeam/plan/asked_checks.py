@@ -78,7 +78,7 @@ def _check_adapters(asked: Asked, shape: ModelShape) -> None:
         raise UserError(
             "--base-bits goes with --lora",
             why="only weights that are frozen under adapters are kept in fewer bits",
-            fix="write for example `--lora 16 --base-bits 4`",
+            fix=f"write for example `--lora 16 --base-bits {asked.base_bits}`",
             reason="bad_input",
         )
 

@@ -33,7 +33,7 @@ CONFIG_KEYS: Final = (
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "vocab_size": ("n_vocab", "padded_vocab_size"),
     "hidden_size": ("n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim", "embedding_size"),
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "num_decoder_layers", "decoder_layers"),
+    "num_hidden_layers": ("n_layer", "n_layers", "layers", "num_layers", "num_decoder_layers", "decoder_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "decoder_attention_heads"),
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "d_inner", "decoder_ffn_dim"),
     "num_key_value_heads": ("num_kv_heads", "n_kv_heads", "n_head_kv", "num_query_groups", "multi_query_group_num"),
@@ -41,7 +41,19 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "num_experts_per_tok": ("num_experts_per_token", "experts_per_token", "n_experts_per_tok", "moe_top_k"),
     "moe_intermediate_size": ("moe_ffn_dim", "expert_intermediate_size", "moe_ffn_hidden_size"),
     "max_position_embeddings": ("n_positions", "n_ctx", "max_seq_len", "max_sequence_length"),
+    "tie_word_embeddings": ("tie_embeddings", "tied_embeddings", "tie_weights", "share_embeddings", "tied"),
 }
+# Keys of transformers' configurations that change no size.
+SIZELESS: Final = (
+    *("_name_or_path", "activation", "add_cross_attention", "attn_implementation", "attn_logit_softcapping"),
+    *("auto_map", "chunk_size_feed_forward", "classifier_dropout", "dropout", "dtype", "final_logit_softcapping"),
+    *("id2label", "init_std", "is_decoder", "is_encoder_decoder", "label2id", "layerdrop", "num_nextn_predict_layers"),
+    *("original_max_position_embeddings", "output_attentions", "output_hidden_states", "pretraining_tp"),
+    *("problem_type", "qk_head_dim", "quantization_config", "query_pre_attn_scalar", "reorder_and_upcast_attn"),
+    *("return_dict", "rope_interleave", "router_jitter_noise", "scale_attn_by_inverse_layer_idx", "scale_attn_weights"),
+    *("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
+    *("transformers_version", "use_bidirectional_attention", "use_parallel_residual"),
+)
 NAME_OF: Final = {word: name for name, words in ELSEWHERE.items() for word in (name, *words)}
 
 
@@ -60,8 +72,23 @@ def misspelt_keys(config: Mapping[str, Any]) -> dict[str, str]:
     if family is None:
         return {}
     unknown = (key for key in config if key not in CONFIG_KEYS and key not in NAME_OF)
-    near = {key: difflib.get_close_matches(key, CONFIG_KEYS, n=1, cutoff=NEAR) for key in unknown}
+    near = {key: difflib.get_close_matches(key.lower(), CONFIG_KEYS, n=1, cutoff=NEAR) for key in unknown}
     return {key: _here(family, found[0]) for key, found in near.items() if found}
+
+
+def idle_notes(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """What a person should know of keys that decide nothing, in a config that a person wrote; `where` it was read."""
+    if _family(config) is None or "transformers_version" in config:
+        return ()
+    known = {*CONFIG_KEYS, *SIZELESS, *NAME_OF}
+    idle = ", ".join(key for key in config if key not in known)
+    return (f"{where}: {idle} means nothing to {config['model_type']}",) if idle else ()
+
+
+def nearest_family(name: object) -> str | None:
+    """The family that a misspelt `model_type` may mean."""
+    found = difflib.get_close_matches(str(name).lower(), FAMILIES, n=1)
+    return found[0] if found else None
 
 
 def _family(config: Mapping[str, Any]) -> Family | None:
@@ -80,6 +107,8 @@ def _taken(family: Family, name: str) -> set[str]:
 
 def _has(family: Family, name: str) -> bool:
     """Whether this family has such a size at all."""
+    if name == "tie_word_embeddings":
+        return True
     return name in family.defaults and (family.grouped or name != "num_key_value_heads")
 
 

@@ -61,7 +61,7 @@ class ConfigValues:
         value = self.value(name)
         value = default if value is None else value
         most = MOST_LAYERS if name == "num_hidden_layers" else MOST_OF_ANYTHING
-        usual = self.family.defaults.get(name) or default or USUAL.get(name, 1)
+        usual = _meant(value) or self.family.defaults.get(name) or default or USUAL.get(name, 1)
         if value is None or not is_whole(value) or value < 1:
             raise self.impossible(name, value, "a whole number, 1 or more", usual)
         if value > most:
@@ -93,6 +93,16 @@ class ConfigValues:
 
     def bias(self, fixed: bool | None, key: str) -> bool:
         return self.flag(key) if fixed is None else fixed
+
+
+def _meant(value: object) -> int | None:
+    """256 of "256" and 256.0."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    whole = not isinstance(value, bool) and number.is_integer() and 1 <= number <= MOST_OF_ANYTHING
+    return int(number) if whole else None
 
 
 def is_whole(value: object) -> TypeGuard[int]:

@@ -275,11 +275,11 @@ def find_chip(name: str) -> Chip:
     for beginning, known in _BY_BEGINNING.items():
         if squeezed.startswith(beginning):
             return find_chip(known)
-    family = _family(text)
+    family, rest = _family(text)
     chosen = [chip for chip in CHIPS if chip.family == family]
     if form := next((form for word, form in _FORMS.items() if word in squeezed), None):
         chosen = [chip for chip in chosen if chip.form == form] or chosen
-    if stated := _MEMORY.search(text):
+    if stated := _MEMORY.search(rest):
         wanted = float(stated[1])
         chosen = [chip for chip in chosen if abs(chip.memory_gib - wanted) <= _MEMORY_SLACK * wanted]
         chosen.sort(key=lambda chip: round(abs(chip.memory_gib - wanted)))
@@ -299,16 +299,21 @@ def override(chip: Chip, **values: Any) -> Chip:
     return replace(chip, **{key: value for key, value in values.items() if value is not None})
 
 
-def _family(text: str) -> str | None:
-    """The family whose name comes first in the text; of two at one place, the longer."""
-    found: list[tuple[int, int, str]] = []
+def _family(text: str) -> tuple[str | None, str]:
+    """The family whose name comes first in the text (of two at one place, the longer), and the text without it: the
+    100 of `H-100` is no memory.
+    """
+    found: list[tuple[int, int, int, str]] = []
     spellings = {chip.family: chip.family for chip in CHIPS} | _SYNONYMS
     for spelling, family in spellings.items():
         spaced = r"[\s_-]*".join(spelling)
         before = r"(?<![A-Z0-9])" if spelling[0].isalpha() else r"(?<![0-9])"
         if match := re.search(before + spaced + r"(?=$|[^A-Z0-9]|_|SXM|PCIE|NVL|HBM|\d\dG|\d\d\dG)", text):
-            found.append((match.start(), -len(spelling), family))
-    return min(found)[2] if found else None
+            found.append((match.start(), -len(spelling), match.end(), family))
+    if not found:
+        return None, text
+    begin, _, end, family = min(found)
+    return family, f"{text[:begin]} {text[end:]}"
 
 
 def _unknown(name: str) -> UserError:

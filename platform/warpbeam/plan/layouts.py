@@ -57,7 +57,9 @@ def check_setup(setup: Setup, *, link_domain: int, allow: Sequence[str] = ()) ->
     if shape.kv_heads % layout.tp and layout.tp % shape.kv_heads:
         raise _does_not_divide("key-value heads", shape.kv_heads, "tp", layout.tp)
     if not even_stages(shape.layers, layout.pp):
-        raise _does_not_divide("layers", shape.layers, "pp", layout.pp)
+        refused = _does_not_divide("layers", shape.layers, "pp", layout.pp)
+        refused.why = f"stages are equally long: of {shape.layers} layers, or of {shape.layers + 2} with both tables"
+        raise refused
     _check_divides("sequence length", recipe.seq_len, "cp", layout.cp)
     if layout.ep > 1:
         _check_divides("experts", shape.experts, "ep", layout.ep)

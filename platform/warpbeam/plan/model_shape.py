@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from warpbeam.errors import UserError
 from warpbeam.plan.attention_window import attention_window
+from warpbeam.plan.config_keys import nearest_family
 from warpbeam.plan.config_values import ConfigValues, ImpossibleSize
 from warpbeam.plan.families import FAMILIES, Family
 from warpbeam.plan.head_sizes import near_sizes, nearest_heads
@@ -93,6 +94,7 @@ def defaults_taken(config: Mapping[str, Any]) -> dict[str, int]:
     family = FAMILIES[config["model_type"]]
     get = ConfigValues(config, family)
     found = {name: family.defaults.get(name) for name in DECIDING}
+    found["head_dim"] = family.fixed_head_dim
     if _says_kv_heads(get, family):
         found["num_key_value_heads"] = family.defaults["num_key_value_heads"] or get.size("num_attention_heads")
     return {get.key(name): size for name, size in found.items() if size is not None and get.key(name) not in config}
@@ -188,10 +190,12 @@ def _shape(config: Mapping[str, Any]) -> ModelShape:
 
 
 def _unknown(config: Mapping[str, Any]) -> UserError:
+    near = nearest_family(config.get("model_type"))
+    meant = f"did you mean `model_type: {near}`? Or " if near else ""
     return UserError(
         f"the planner does not know the model family {config.get('model_type')!r}",
         why=f"it knows {', '.join(FAMILIES)}",
-        fix=f"give the numbers it needs: `warpbeam plan --model {INLINE_EXAMPLE} ...`",
+        fix=f"{meant}give the numbers it needs: `warpbeam plan --model {INLINE_EXAMPLE} ...`",
         reason="unknown_model_family",
     )
 

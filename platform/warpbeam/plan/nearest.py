@@ -48,15 +48,19 @@ def offers(asked: Asked, shape: ModelShape, machine: Machine) -> dict[str, list[
     """Option -> what to write, for each single change after which the question is accepted; the nearest of each."""
 
     def accepted(offer: Offer) -> bool:
-        try:
-            check_values(offer[1], shape, offer[2])
-            laid_out(offer[1], shape, offer[2])
-        except UserError:
-            return False
-        return True
+        return _is_accepted(offer[1], shape, offer[2])
 
     found = {name: _first(values, accepted) for name, values in _changes(asked, shape, machine)}
     return {name: values for name, values in found.items() if values}
+
+
+def _is_accepted(asked: Asked, shape: ModelShape, machine: Machine) -> bool:
+    try:
+        check_values(asked, shape, machine)
+        laid_out(asked, shape, machine)
+    except UserError:
+        return False
+    return True
 
 
 def _fix(asked: Asked, shape: ModelShape, machine: Machine, *, about_batch: bool) -> str:
@@ -66,17 +70,18 @@ def _fix(asked: Asked, shape: ModelShape, machine: Machine, *, about_batch: bool
     if found:
         return "write " + ", or ".join(_words(values) for values in list(found.values())[:KINDS])
     stated = [name for name in OPEN if getattr(asked, name) is not None]
-    free = replace(asked, engine="any", **OPEN)  # type: ignore[arg-type]
-    options = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
-    left_out = f"leave {options} out" if options else "leave --engine out"
-    try:
-        laid_out(free, shape, machine)
-    except UserError:
-        found = offers(free, shape, machine)
-    else:
-        return left_out
-    others = ", or ".join(_words(values) for values in list(found.values())[:KINDS])
-    return f"{left_out}, and write {others}" if options else f"write {others}"
+    free = replace(asked, **OPEN)  # type: ignore[arg-type]
+    ways = [(stated, free)] if stated else []
+    if asked.engine == "here":
+        ways.append(([*stated, "engine"], replace(free, engine="any")))
+    for names, freed in ways:
+        left_out = f"leave {', '.join('--' + name.replace('_', '-') for name in names)} out"
+        if _is_accepted(freed, shape, machine):
+            return left_out
+        if found := offers(freed, shape, machine):
+            others = ", or ".join(_words(values) for values in list(found.values())[:KINDS])
+            return f"{left_out}, and write {others}"
+    return "ask for another batch, sequence length or number of accelerators"
 
 
 def _words(values: Sequence[Offer]) -> str:

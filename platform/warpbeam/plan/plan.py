@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
@@ -10,6 +10,7 @@ from warpbeam.errors import UserError
 from warpbeam.job import Job, Range
 from warpbeam.plan.answer import Answer, Question, answer
 from warpbeam.plan.batch import accumulation_steps, legal_world_sizes, nearest_multiples
+from warpbeam.plan.config_keys import idle_notes, nearest_family
 from warpbeam.plan.correction import Correction
 from warpbeam.plan.deepspeed_config import deepspeed_config
 from warpbeam.plan.forecast import memory_of
@@ -170,7 +171,7 @@ def make_plan(
         activation_checkpointing=chosen.checkpointing,
         why=chosen.why,
         was_open=chosen.was_open,
-        notes=default_notes(config, _config_name(job)) if shape is not None and config is not None else (),
+        notes=_notes(config, _config_name(job)) if shape is not None and config is not None else (),
     )
 
 
@@ -302,8 +303,10 @@ def _warnings(
         yield f"{machine.chip.name} has no bf16 units: write `precision: fp32`"
     if config is not None and not is_known(config):
         family = config.get("model_type")
+        near = nearest_family(family)
+        meant = f" (did you mean `{near}`?)" if near else ""
         yield (
-            f"the planner does not know the model family {family!r}: memory and time are not in the plan "
+            f"the planner does not know the model family {family!r}{meant}: memory and time are not in the plan "
             "(`warpbeam plan --model layers=32,hidden=4096,...` asks by its numbers)"
         )
     if shape and shape.positions and job.data.seq_len > shape.positions:
@@ -312,6 +315,10 @@ def _warnings(
         now = found.chosen
         will = "may run out of memory" if now.likely else "will run out of memory"
         yield f"a rank needs {now.promised_gib:.1f} GiB with the margin, there are {now.available_gib:.1f}: it {will}"
+
+
+def _notes(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    return (*default_notes(config, where), *idle_notes(config, where))
 
 
 def scratch_config(job: Job) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from warpbeam.plan.batch import enough_rows
 from warpbeam.plan.correction import Correction
@@ -95,17 +95,19 @@ class Question:
 
     def search(self, space: Space | None = None, *, promise: bool = True, look_back: int | None = None) -> Choice:
         """The best setups of a space (default: the question's own)."""
-        there = self.machine
-        groups = families(
-            self.shape, there.accelerators, there.per_node, there.link_domain, self.recipe, space or self.space
-        )
-        return choose(
-            groups,
-            memory=partial(quick_memory, machine=there, correction=self.correction, promise=promise),
-            seconds=partial(quick_seconds, machine=there, correction=self.correction),
-            look_back=look_back or self.look_back,
-        )
+        return _search(self, space or self.space, promise, look_back or self.look_back)
 
     def forecast(self, setup: Setup) -> Forecast:
         """Predict one setup on the question's machines."""
         return forecast(setup, self.machine, self.correction)
+
+
+@lru_cache(maxsize=64)  # an answer asks some of its searches more than once, and one may take a second
+def _search(question: Question, space: Space, promise: bool, look_back: int) -> Choice:
+    there = question.machine
+    return choose(
+        families(question.shape, there.accelerators, there.per_node, there.link_domain, question.recipe, space),
+        memory=partial(quick_memory, machine=there, correction=question.correction, promise=promise),
+        seconds=partial(quick_seconds, machine=there, correction=question.correction),
+        look_back=look_back,
+    )

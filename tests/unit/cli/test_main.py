@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,8 @@ def test_plan_as_json(tmp_path: Path) -> None:
         (["rnu"], 2, "Did you mean 'run'?"),
         (["verify", "x@y"], 2, "is not a step"),
         (["plan", "jobs/sft/job.yaml", "--accelerators", "7"], 2, "global_batch"),
+        (["plan", "jobs/sft/job.yaml", "--engine", "here"], 2, "--engine goes with --model"),
+        (["plan", "jobs/sft/job.yaml", "--method", "pretrain"], 2, "--method goes with --model"),
     ],
 )
 def test_user_mistakes(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
@@ -92,6 +95,18 @@ def test_an_error_as_json(tmp_path: Path) -> None:
 
 def test_markup_in_values_is_not_interpreted(tmp_path: Path) -> None:
     assert "'[red]nope'" in warpbeam("status", "[red]nope", home=tmp_path, check=False).stderr
+
+
+@pytest.mark.parametrize(("output", "code", "words"), [("/dev/full", 3, "could not be written"), ("&-", 0, "")])
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_output_that_takes_nothing(output: str, code: int, words: str, more: list[str], tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "warpbeam.cli.main", "plan", "jobs/sft/job.yaml", *more])
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "WARPBEAM_HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["sh", "-c", f"{command} >{output}"], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
+    assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+    assert not [line for line in ("Traceback", "itself failed") if line in done.stderr]
 
 
 def test_a_bug_of_ours_leaves_a_file_not_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,8 @@ def test_every_value_that_a_refusal_offers_is_accepted(
     assert fix, "a refusal says what to write"
     if left_out := re.match(r"leave ([a-z, -]+) out", fix):
         asked |= {name.removeprefix("--").replace("-", "_"): None for name in left_out[1].split(", ")}
-        asked["engine"] = "any"
+        if "engine" in asked and asked["engine"] is None:
+            asked["engine"] = "any"
     offered = [
         (option.removeprefix("--").replace("-", "_"), value)
         for option, first, more in OPTION.findall(fix)

@@ -33,6 +33,8 @@ from warpbeam.plan.hardware import CHIPS, Chip, find_chip, override
         ("A100-80GB(assumed; 8xA100)", "A100-SXM-80GB"),
         ("A800/H800-80GB (not said which)", "A800-SXM-80GB"),
         ("NVIDIA A10G", "A10G-24GB"),
+        ("H-100", "H100-SXM-80GB"),
+        ("h 100 80GB", "H100-SXM-80GB"),
         ("A10", "A10-24GB"),
         ("l40s", "L40S-48GB"),
         ("NVIDIA L4", "L4-24GB"),

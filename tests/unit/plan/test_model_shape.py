@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from warpbeam.errors import UserError
-from warpbeam.plan.config_keys import ELSEWHERE, NAME_OF, foreign_keys, misspelt_keys
+from warpbeam.plan.config_keys import ELSEWHERE, NAME_OF, foreign_keys, idle_notes, misspelt_keys
 from warpbeam.plan.families import FAMILIES
 from warpbeam.plan.flops import flops_per_token, flops_per_token_6n, matrix_flops_per_token
 from warpbeam.plan.given_shape import given_shape
@@ -350,6 +350,9 @@ def test_what_transformers_writes_is_spelt_right(family: str) -> None:
     assert not [key for key, near in misspelt_keys(written).items() if near not in written]
     assert foreign_keys(written) == {}
     assert defaults_taken(written) == {}
+    assert idle_notes(written | {"transformers_version": "5"}, "it") == ()
+    del written["transformers_version"]
+    assert idle_notes(written, "it") == ()
 
 
 def test_sizes_that_are_a_default_are_told() -> None:
@@ -369,9 +372,25 @@ def test_sizes_that_are_a_default_are_told() -> None:
         "moe_intermediate_size": 768,
     }
     assert "num_kv_heads" not in defaults_taken({"model_type": "falcon"}), "one, whatever the config says"
+    assert defaults_taken({"model_type": "gemma", **SMALL})["head_dim"] == 256
 
 
-WORDS = [word for name in ELSEWHERE if name != "max_position_embeddings" for word in (name, *ELSEWHERE[name])]
+@pytest.mark.parametrize("value", ["64", 64.0])
+def test_a_size_in_other_words_is_offered_as_itself(value: object) -> None:
+    with pytest.raises(UserError) as refused:
+        model_shape({"model_type": "llama", **SMALL, "vocab_size": value})
+    assert "`vocab_size: 64`" in refused.value.fix
+
+
+@pytest.mark.parametrize(("written", "meant"), [("lama", "llama"), ("Qwen2", "qwen2"), ("mixtrall", "mixtral")])
+def test_a_misspelt_family_gets_the_nearest(written: str, meant: str) -> None:
+    with pytest.raises(UserError) as refused:
+        model_shape({"model_type": written, **SMALL})
+    assert f"`model_type: {meant}`" in refused.value.fix
+
+
+NO_SIZES = ("max_position_embeddings", "tie_word_embeddings")
+WORDS = [word for name in ELSEWHERE if name not in NO_SIZES for word in (name, *ELSEWHERE[name])]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -405,6 +424,9 @@ def test_a_key_of_another_family() -> None:
     beside = {"model_type": "qwen2", "num_attention_heads": 8, "n_heads": 4}
     assert foreign_keys(beside) == misspelt_keys(beside) == {}
     assert misspelt_keys({"model_type": "qwen2", "n_haed": 4}) == {}
+    assert misspelt_keys({"model_type": "qwen2", "Hidden_Size": 4}) == {"Hidden_Size": "hidden_size"}
+    assert foreign_keys({"model_type": "qwen2", "tie_embeddings": True}) == {"tie_embeddings": "tie_word_embeddings"}
+    assert idle_notes({"model_type": "qwen2", "foo": 1, "vocab_size": 9}, "it") == ("it: foo means nothing to qwen2",)
     assert misspelt_keys({"model_type": "opt", "ffn_dimm": 4}) == {"ffn_dimm": "ffn_dim"}
     assert misspelt_keys({"model_type": "llama", "ffn_dimm": 4}) == {"ffn_dimm": "intermediate_size"}
 
