@@ -16,7 +16,7 @@ from warpbeam.job import Job, Offload, Strategy
 from warpbeam.plan.batch import enough_rows, largest_micro_batch
 from warpbeam.plan.correction import Correction
 from warpbeam.plan.forecast import quick_memory, quick_seconds
-from warpbeam.plan.layouts import Space
+from warpbeam.plan.layouts import Space, offloads_of
 from warpbeam.plan.machine import Machine
 from warpbeam.plan.model_shape import ModelShape
 from warpbeam.plan.report import why_words
@@ -97,7 +97,7 @@ def _why(job: Job, machine: Machine, space: Space, tried: int, *, fits: bool, li
             for word, options in (
                 ("strategy", space.shardings),
                 ("activation_checkpointing", space.checkpointings),
-                ("offload", space.offloads),
+                ("offload", {offload for sharding in space.shardings for offload in offloads_of(sharding, space)}),
             )
             if len(options) > 1
         ]
@@ -120,7 +120,7 @@ def _space(job: Job, machine: Machine, shape: ModelShape | None, enough: int) ->
     if wanted is None and may_choose and not job.recipe:
         recompute = ("none", "full")
     offloads: tuple[str, ...] = (asked.offload,)
-    if asked.offload_is_open and may_choose and machine.host_gib is not None and asked.strategy != "ddp":
+    if asked.offload_is_open and may_choose and machine.host_gib is not None:
         offloads = ("none", "cpu")
     return Space(
         shardings=strategies,
@@ -141,7 +141,7 @@ def _groups(
 ) -> Iterator[list[Setup]]:
     """Setups in groups that differ in the micro-batch, the largest first."""
     for sharding in space.shardings:
-        for offload in space.offloads:
+        for offload in offloads_of(sharding, space):
             layout = Layout(
                 accelerators=machine.accelerators,
                 per_node=machine.per_node,

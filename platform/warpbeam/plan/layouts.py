@@ -149,8 +149,7 @@ def families(
                 continue
             rows = recipe.global_batch // dp
             sizes = _micro_batches(rows, recipe.seq_len // cp, space)
-            offloads = [offload for offload in space.offloads if offload in OFFLOADS.get(sharding, ("none",))]
-            for offload, virtual in product(offloads, _virtuals(shape.layers, pp, space)):
+            for offload, virtual in product(offloads_of(sharding, space), _virtuals(shape.layers, pp, space)):
                 layout = Layout(
                     accelerators=accelerators,
                     per_node=min(per_node, accelerators),
@@ -197,6 +196,11 @@ def _splits(
                     if ep > 1 and (ours or shape.experts % ep or (dp * cp) % ep):
                         continue
                     yield tp, pp, cp, ep
+
+
+def offloads_of(sharding: Sharding, space: Space) -> list[str]:
+    """Where the space lets this sharding keep its states."""
+    return [offload for offload in space.offloads if offload in OFFLOADS.get(sharding, ("none",))]
 
 
 def _stack(sharding: Sharding) -> Stack:

@@ -153,7 +153,7 @@ def _bytes(value: float) -> str:
 
 def _parts(parts: Mapping[str, float], unit: str) -> str:
     total = sum(parts.values())
-    shown = [(name, value) for name, value in parts.items() if value > PARTS_SHOWN * total]
+    shown = [(name, value) for name, value in parts.items() if abs(value) > PARTS_SHOWN * total]
     words = [f"{WORDS.get(name, name)} {_number(value)}" for name, value in shown]
     rest = total - sum(value for _, value in shown)
     words += [f"other {_number(rest)}"] if rest > REST_SHOWN * total and rest >= 0.0005 else []

@@ -99,11 +99,14 @@ def _border(
 
 
 def ranked(found: Iterable[Candidate]) -> list[Candidate]:
-    """Fastest first; within `SAME` of the fastest, what needs least memory leads."""
+    """Fastest first; within `SAME` of the fastest, what needs least memory leads. Offloaded states lead only where
+    nothing else is left: they take the host's memory and its link from everybody else, and are predicted worst.
+    """
     ordered = sorted(found, key=lambda candidate: candidate.step_s)
     if not ordered:
         return []
-    close = [candidate for candidate in ordered if candidate.step_s <= ordered[0].step_s * (1 + SAME)]
+    first = [candidate for candidate in ordered if candidate.setup.layout.offload == "none"] or ordered
+    close = [candidate for candidate in first if candidate.step_s <= first[0].step_s * (1 + SAME)]
     leader = min(close, key=lambda candidate: candidate.memory_gib)
     return [leader, *(candidate for candidate in ordered if candidate is not leader)]
 

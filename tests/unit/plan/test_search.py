@@ -83,3 +83,10 @@ def test_ten_thousand_configurations_take_less_than_a_second_of_one_core() -> No
     found = asked.search()
     assert found.considered >= 10_000
     assert (time.process_time() - began) * 10_000 / found.considered < 1.0
+
+
+def test_offloaded_states_lead_only_where_nothing_else_is_left() -> None:
+    kept = Candidate(setup(sharding="zero2"), step_s=2.0, memory_gib=70.0)
+    offloaded = Candidate(setup(sharding="zero2", offload="cpu"), step_s=1.0, memory_gib=20.0)
+    assert ranked([offloaded, kept])[0] is kept
+    assert ranked([offloaded])[0] is offloaded
