@@ -246,7 +246,8 @@ def find_run(store: ObjectStore, name: str, team: str | None = None) -> RunView:
     raise UserError(
         f"there is no run {name!r} in {store.uri}",
         why=f"the newest runs there: {', '.join(known)}" if known else "there are no runs at all",
-        fix="`warpbeam list` shows all; another store: --pool POOL or --store URI",
+        fix="`warpbeam list` shows all; one that was sent just now appears when its driver has started; "
+        "another store: --pool POOL or --store URI",
         reason="no_such_run",
     )
 

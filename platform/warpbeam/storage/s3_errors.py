@@ -130,6 +130,8 @@ def _from_answer(error: ClientError, uri: str, endpoint_url: str | None) -> Warp
     at = _at(endpoint_url)
     if code == "NoSuchBucket":
         return missing_bucket(uri, endpoint_url)
+    if code in _MISSING and error.operation_name.startswith("List"):
+        return _not_s3(uri, endpoint_url, "it answers a listing with 404 and no code of S3's")
     if code in _MISSING:
         return ObjectMissing(f"there is no {uri}")
     if code in _REJECTED:

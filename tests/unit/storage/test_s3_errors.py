@@ -72,3 +72,10 @@ def test_a_key_id_that_the_server_echoes_is_not_printed() -> None:
         {"Error": {"Code": "InvalidAccessKeyId", "Message": f"no such id {_CANARY}", "AWSAccessKeyId": _CANARY}}, "Get"
     )
     assert _CANARY not in str(translate(error, uri="s3://b/k"))
+
+
+@pytest.mark.parametrize(("operation", "kind"), [("ListObjectsV2", StoreSetupError), ("GetObject", ObjectMissing)])
+def test_404_to_a_listing_is_another_server_and_not_a_missing_object(operation: str, kind: type[WarpbeamError]) -> None:
+    error = ClientError({"Error": {"Code": "404"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, operation)  # type: ignore[arg-type]
+    found = translate(error, uri="s3://b/teams/", endpoint_url="http://x")
+    assert type(found) is kind
