@@ -254,7 +254,7 @@ def _does_not_divide(job: Job, pool: Pool, ranks: int) -> UserError:
     micro_batch = job.parallelism.micro_batch or 1
     unit = ranks * micro_batch
     batches = " or ".join(f"`global_batch: {near}`" for near in nearest_multiples(job.train.global_batch, unit))
-    sizes = legal_world_sizes(job.train.global_batch, micro_batch, max(ranks, pool.max_ranks))
+    sizes = legal_world_sizes(job.train.global_batch, micro_batch, pool.max_ranks)  # what `run` takes too
     nearby = sorted(sorted(sizes, key=lambda size: abs(size - ranks))[:3])
     by = f"{ranks} ranks" if micro_batch == 1 else f"{ranks} ranks x micro_batch {micro_batch} = {unit}"
     fix = f"write {batches}"
