@@ -78,6 +78,7 @@ def ray_head(environment: dict[str, str], *, cpus: int = 2) -> Iterator[Head]:
     command += ["--min-worker-port=10100", "--max-worker-port=10999", "--object-store-memory=150000000"]
     command += [f"--temp-dir={folder}/r", "--disable-usage-stats"]
     own = {"PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    own["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = "150"  # 30 s are not enough on a busy machine
     with (folder / "head.log").open("wb") as log:
         keeper = subprocess.Popen(
             [sys.executable, "-c", KEEPER, str(folder), *command],

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpbeam.cli.options import Json, OptionalJobFile, Pool
-from warpbeam.cli.output import out, print_json, say, warn
+from warpbeam.cli.output import print_json, say, warn
+from warpbeam.cli.plan_text import plan_json, say_lines, show_noted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,22 +224,17 @@ def _plan_job(
     elif scale is not None:
         from warpbeam.launch.begin import scale_request
 
+        if found.answer is None:
+            raise _shape_unknown("scale")
         _show_scaling(scale_request(planned, _sizes(scale)), json=json)
     elif json:
         print_json(plan_json(found))
     elif explain is not None:
         _explain_job(planned)
     else:
-        _show_noted(found)
+        show_noted(found)
     if emit is None and scale is None and found.fits is False:
         raise typer.Exit(DOES_NOT_FIT)
-
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """The whole plan and the stable keys."""
-    from warpbeam.plan.report import answer_json
-
-    return plan.to_dict() | answer_json(plan.answer, steps=plan.steps)
 
 
 def _config_of(plan: Plan) -> dict[str, Any]:
@@ -255,18 +251,23 @@ def _config_of(plan: Plan) -> dict[str, Any]:
 
 
 def _explain_job(planned: Planned) -> None:
-    from warpbeam.errors import UserError
     from warpbeam.launch.begin import explain_request
 
     lines = explain_request(planned)
     if lines is None:
-        raise UserError(
-            "the model's shape is not known, so there is no sum to explain",
-            fix="give the numbers: `warpbeam plan --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256 ...`",
-            reason="unknown_model_family",
-        )
+        raise _shape_unknown("explain")
     for line in lines:
         say(line)
+
+
+def _shape_unknown(what_for: str) -> Exception:
+    from warpbeam.errors import UserError
+
+    return UserError(
+        f"the model's shape is not known, so there is nothing to {what_for}",
+        fix="give the numbers: `warpbeam plan --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256 ...`",
+        reason="unknown_model_family",
+    )
 
 
 def _show_passing(words: Words, *, explain: Explain | None, scale: str | None, emit: Emit | None, json: bool) -> None:
@@ -282,7 +283,7 @@ def _show_passing(words: Words, *, explain: Explain | None, scale: str | None, e
     if emit is not None:
         config, note = emit_deepspeed(passing)
         print_json(config)
-        for text in (*passing.notes, *([note] if note else [])):
+        for text in (*ask_warnings(passing), *([note] if note else [])):
             warn(text)
         return
     if json:
@@ -291,7 +292,7 @@ def _show_passing(words: Words, *, explain: Explain | None, scale: str | None, e
         for line in explain_asked(passing):
             say(line)
     else:
-        _say_lines(ask_lines(passing))
+        say_lines(ask_lines(passing))
     for text in ask_warnings(passing):
         warn(text)
     if not passing.answer.chosen.fits:
@@ -345,55 +346,3 @@ def _sizes(words: str) -> list[int]:
             reason="bad_input",
         )
     return [int(part) for part in parts]
-
-
-def show_plan(plan: Plan) -> None:
-    """The plan for people: one fact a line."""
-    for text in plan.notes:
-        warn(text)
-    _show_noted(plan)
-
-
-def _show_noted(plan: Plan) -> None:
-    """The plan whose notes were said."""
-    _say_lines(plan_lines(plan))
-    for warning in plan.warnings:
-        warn(warning)
-    out.file.flush()
-
-
-def _say_lines(lines: Sequence[tuple[str, str]]) -> None:
-    for name, value in lines:
-        say(f"  {name:<14}{value}")
-
-
-def plan_lines(plan: Plan) -> list[tuple[str, str]]:
-    """(word, text) pairs."""
-    from warpbeam.plan.report import answer_lines
-    from warpbeam.plan.words import count_words
-
-    parameters = "?" if plan.parameters is None else count_words(plan.parameters)
-    offload = "" if plan.offload == "none" else f", states in {plan.offload}"
-    lines = [
-        ("run", f"{plan.team}/{plan.run}"),
-        ("method", f"{_method(plan)}, {parameters} parameters, {plan.precision}"),
-        ("ranks", f"{plan.world_size} x {plan.accelerator}, {plan.strategy}{offload}"),
-        ("batch", _batch(plan)),
-        ("tokens", f"{plan.tokens_per_step:,} a step ({plan.global_batch} rows of {plan.seq_len})"),
-    ]
-    if plan.answer is not None:
-        lines += answer_lines(
-            plan.answer, steps=plan.steps, why=plan.why, open_choice=plan.was_open, estimated=plan.steps_estimated
-        )
-    return lines
-
-
-def _method(plan: Plan) -> str:
-    """The built-in method, or which function is the loop."""
-    return f"own loop {plan.method}" if ":" in plan.method else plan.method
-
-
-def _batch(plan: Plan) -> str:
-    parts = f"{plan.world_size} ranks x {plan.micro_batch} rows x {plan.accumulation} micro-batches"
-    padding = plan.padded_batch - plan.global_batch
-    return f"{plan.global_batch} rows = {parts}" + (f" - {padding} of zero weight" if padding else "")

@@ -15,7 +15,7 @@ import typer
 
 from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool, place_options
 from warpbeam.cli.output import note, print_json, say, warn
-from warpbeam.cli.plan import show_plan
+from warpbeam.cli.plan_text import show_plan
 from warpbeam.errors import RunFailed, UnknownFate, WarpbeamError
 
 if TYPE_CHECKING:

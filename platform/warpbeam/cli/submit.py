@@ -12,7 +12,7 @@ import typer
 
 from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool
 from warpbeam.cli.output import note, out, print_json, print_table, say, size, warn
-from warpbeam.cli.plan import show_plan
+from warpbeam.cli.plan_text import show_plan
 from warpbeam.cli.run import Allow, Fresh
 from warpbeam.errors import UnknownFate, UserError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -84,15 +85,19 @@ def ask_lines(passing: Passing) -> list[Line]:
 
 def ask_warnings(passing: Passing) -> list[str]:
     """What works, but not as well as it looks."""
-    shape, recipe, chip = passing.question.shape, passing.question.recipe, passing.question.machine.chip
-    found = list(passing.notes)
+    return _warnings(passing.question, passing.notes)
+
+
+def _warnings(question: Question, notes: Sequence[str]) -> list[str]:
+    shape, recipe, chip = question.shape, question.recipe, question.machine.chip
+    found = list(notes)
     if shape.positions is not None and recipe.seq_len > shape.positions:
         found.append(f"--seq-len {recipe.seq_len} is longer than the model's positions ({shape.positions})")
     if recipe.precision == "fp8" and chip.used_precision("fp8") != "fp8":
         found.append(f"{chip.name} has no fp8 units: it computes in {chip.used_precision('fp8')}")
-    if recipe.precision == "bf16" and not chip.peak_bf16 and not passing.question.machine.is_cpu:
+    if recipe.precision == "bf16" and not chip.peak_bf16 and not question.machine.is_cpu:
         found.append(f"{chip.name} has no bf16 units: it computes in fp32, or ask with --precision fp16")
-    if recipe.precision == "fp16" and not chip.peak_fp16 and not passing.question.machine.is_cpu:
+    if recipe.precision == "fp16" and not chip.peak_fp16 and not question.machine.is_cpu:
         found.append(f"{chip.name} has no fp16 units: it computes in fp32, or ask with --precision bf16")
     return found
 
@@ -124,9 +129,9 @@ def explain_asked(passing: Passing) -> list[str]:
     return explain_memory(passing.setup, passing.question.machine, passing.question.correction)
 
 
-def scale_asked(words: Words, sizes: list[int]) -> tuple[list[Size], tuple[str, ...]]:
-    """The best of each size, the same global batch; rows of zero weight fill one that does not divide. And notes on how
-    the model was read."""
+def scale_asked(words: Words, sizes: list[int]) -> tuple[list[Size], list[str]]:
+    """The best of each size, the same global batch; rows of zero weight fill one that does not divide. And what a
+    person should know."""
     found, notes = _question(words, sized=False)
 
     def at(count: int) -> Any:
@@ -139,7 +144,7 @@ def scale_asked(words: Words, sizes: list[int]) -> tuple[list[Size], tuple[str, 
         return there.forecast(setup) if setup is not None else None
 
     tokens = found.recipe.global_batch * found.recipe.seq_len
-    return scaling(sizes, tokens, at, cores_shared=shares_cores(found.machine)), notes
+    return scaling(sizes, tokens, at, cores_shared=shares_cores(found.machine)), _warnings(found, notes)
 
 
 def emit_deepspeed(passing: Passing) -> tuple[dict[str, Any], str]:

@@ -27,6 +27,7 @@ MOST_PP: Final = 128
 SHORTEST: Final = 128  # tokens of a sequence that anybody would still train on
 ADAPTER_RANK: Final = 16
 STATE_BYTES: Final = {"full": 12.0, "adapters": 0.5}  # of a parameter, at least: what no sharding makes go away
+MOST_HOST_GIB: Final = 4096.0  # of a node, where nobody says how much it has
 BETWEEN: Final = 64  # nodes up to which the numbers between two doublings are tried
 
 
@@ -116,6 +117,8 @@ def _tried(question: Question, changes: Changes, note: str = "") -> Iterator[Cha
     now = again.forecast(best)
     if changes.get("offload") in ("cpu", "nvme"):
         moved = (now.host_gib or now.nvme_gib) * min(again.machine.per_node, again.machine.accelerators)
+        if changes["offload"] == "cpu" and moved > (again.machine.host_gib or MOST_HOST_GIB):
+            return
         where = "memory" if changes["offload"] == "cpu" else "disk"
         note += f" ({moved:,.0f} GiB of each node's {where})"
     note += "" if now.runs_here else f" ({NOT_RUN})"

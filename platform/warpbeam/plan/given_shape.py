@@ -78,6 +78,8 @@ def _offer(name: str, numbers: Mapping[str, float]) -> int:
         shape = _accepted(rest)
         return shape.parameters if shape is not None else 8_030_000_000
     usual, key = USUAL[name]
+    if math.isfinite(numbers[name]) and 1 <= numbers[name] <= MOST_LAYERS:  # 4.5 layers
+        usual = round(numbers[name])
     others = {USUAL[word][1]: int(value) for word, value in rest.items() if word in USUAL and math.isfinite(value)}
     others = {word: value for word, value in others.items() if 1 <= value <= MOST_OF_ANYTHING}
     others = {"num_local_experts": 1} | others
@@ -157,10 +159,12 @@ def _check_heads(sizes: Mapping[str, int]) -> None:
     """Width and heads that do not divide, together: what is offered must not be refused in its turn."""
     heads, hidden = sizes["heads"], sizes["hidden"]
     kv_heads = sizes.get("kv_heads", heads)
-    width, grouped = nearest_heads(None if "head_dim" in sizes else hidden, heads, kv_heads)
+    width, grouped = nearest_heads(None if "head_dim" in sizes else hidden, heads, kv_heads, pairs=True)
     wrong, legal = [], []
     if width is not None:
-        wrong.append(f"hidden {hidden} is no multiple of heads {heads}")
+        wrong.append(
+            f"hidden {hidden} is no multiple of {f'heads {heads}' if hidden % heads else f'twice heads {heads}'}"
+        )
         legal.append(f"hidden={width}")
     if grouped is not None:
         wrong.append(f"heads {heads} is no multiple of kv_heads {kv_heads}")

@@ -216,7 +216,8 @@ def _check_heads(get: ConfigValues, family: Family, hidden: int, heads: int, kv_
     """Raises UserError naming all that does not divide, as the file names it."""
     divides = family.latent_attention or family.fixed_head_dim is not None or get.value("head_dim") is not None
     names = {"hidden_size": hidden, "num_key_value_heads": kv_heads}
-    near = nearest_heads(None if divides else hidden, heads, kv_heads)
+    pairs = _turns_pairs(get, family)
+    near = nearest_heads(None if divides else hidden, heads, kv_heads, pairs=pairs)
     legal = dict(zip(names, near, strict=True))
     wrong = [name for name, value in legal.items() if value is not None]
 
@@ -224,10 +225,12 @@ def _check_heads(get: ConfigValues, family: Family, hidden: int, heads: int, kv_
         return "" if get.key(name) in get.config else f" by {get.config['model_type']}'s default"
 
     if wrong:
-        of = {"hidden_size": "a multiple", "num_key_value_heads": "a divisor"}
-        by = f"of {get.key('num_attention_heads')} ({heads})"
+        by = get.key("num_attention_heads")
+        multiple = f"a multiple of twice {by} ({2 * heads})" if pairs else f"a multiple of {by} ({heads})"
+        of = {"hidden_size": multiple, "num_key_value_heads": f"a divisor of {by} ({heads})"}
         raise UserError(
-            " and ".join(f"model.config.{get.key(n)} must be {of[n]} {by}, it is {names[n]}{unsaid(n)}" for n in wrong),
+            " and ".join(f"model.config.{get.key(n)} must be {of[n]}, it is {names[n]}{unsaid(n)}" for n in wrong),
+            why="rotary embeddings turn the elements of a head in pairs" if pairs and "hidden_size" in wrong else "",
             fix="write for example " + " and ".join(f"`{get.key(n)}: {legal[n]}`" for n in wrong),
             reason="bad_model_shape",
         )
@@ -237,7 +240,15 @@ def _head_dim(get: ConfigValues, family: Family, hidden: int, heads: int) -> int
     if family.latent_attention:
         key = get.size("qk_nope_head_dim") + get.size("qk_rope_head_dim")
         return (key + get.size("v_head_dim")) // 2
-    return get.size("head_dim", default=family.fixed_head_dim or hidden // heads)
+    width = get.size("head_dim", default=family.fixed_head_dim or hidden // heads)
+    if width % 2 and _turns_pairs(get, family):
+        raise get.impossible("head_dim", width, "even, as rotary embeddings turn pairs", width + 1)
+    return width
+
+
+def _turns_pairs(get: ConfigValues, family: Family) -> bool:
+    """Whether positions are rotary embeddings."""
+    return not family.learned_positions and not get.flag("alibi")
 
 
 def _norms(get: ConfigValues, family: Family) -> int:

@@ -84,7 +84,8 @@ def why_words(*, fits: bool, likely: bool) -> str:
 def answer_json(found: Answer | None, *, steps: int | None) -> dict[str, Any]:
     """The stable keys for scripts. All None where the model is not known."""
     if found is None:
-        names = ("fits", "memory_per_gpu_gib", "step_time_s", "tokens_per_s", "mfu_6n", "mfu_full", "hours", "cost")
+        names = ["fits", "likely", "memory_per_gpu_gib", "step_time_s", "tokens_per_s", "mfu_6n", "mfu_full"]
+        names += ["flops_per_token", "hours", "cost", "checkpoint", "answer"]
         return dict.fromkeys(names) | {"formulas": FORMULAS}
     now = found.chosen
     return {

@@ -183,7 +183,7 @@ def test_tying_embeddings_saves_their_parameters_and_no_work(layers: int) -> Non
         ({}, "does not know the model family None"),
         ({"model_type": "llama", **SMALL, "hidden_size": "64"}, "hidden_size must be a whole number"),
         ({"model_type": "llama", **SMALL, "num_hidden_layers": 0}, "num_hidden_layers must be a whole number"),
-        ({"model_type": "llama", **SMALL, "hidden_size": 66}, "multiple of num_attention_heads"),
+        ({"model_type": "llama", **SMALL, "hidden_size": 66}, "multiple of twice num_attention_heads"),
         ({"model_type": "qwen2", **SMALL, "num_key_value_heads": 3}, "divisor of num_attention_heads"),
         (
             {"model_type": "qwen2", "hidden_size": 96, "num_attention_heads": 24},
@@ -441,7 +441,7 @@ NONSENSE: st.SearchStrategy[Any] = st.sampled_from([0, -4, "4", 1 << 30, True, 2
 def test_what_is_offered_for_nonsense_is_accepted(data: st.DataObject, family: str, heads: int, each: int) -> None:
     """A model that can be, of any family, with one of its sizes made nonsense."""
     config = {"model_type": family, **SIZES_OF[family]}
-    config |= dict.fromkeys([key for key in ("n_embd", "hidden_size") if key in config], heads * each)
+    config |= dict.fromkeys([key for key in ("n_embd", "hidden_size") if key in config], heads * 2 * each)
     config |= dict.fromkeys([key for key in ("n_head", "num_attention_heads") if key in config], heads)
     kv_heads = data.draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
     config |= dict.fromkeys([key for key in ("num_key_value_heads", "num_kv_heads") if key in config], kv_heads)
@@ -457,7 +457,7 @@ def test_what_is_offered_for_nonsense_is_accepted(data: st.DataObject, family: s
 
 @given(data=st.data(), heads=st.integers(1, 24), each=st.integers(1, 24))
 def test_what_is_offered_for_a_typed_nonsense_is_accepted(data: st.DataObject, heads: int, each: int) -> None:
-    typed: dict[str, float] = {"layers": 2, "hidden": heads * each, "heads": heads, "ffn": 128, "vocab": 100}
+    typed: dict[str, float] = {"layers": 2, "hidden": heads * 2 * each, "heads": heads, "ffn": 128, "vocab": 100}
     kv_heads = data.draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
     more = {"kv_heads": kv_heads, "head_dim": 16, "window": 9, "tied": 1, "gated": 0}
     typed |= {name: more[name] for name in data.draw(st.sets(st.sampled_from(sorted(more))))}
@@ -470,10 +470,19 @@ def test_what_is_offered_for_a_typed_nonsense_is_accepted(data: st.DataObject, h
     given_shape(typed | {name: float(offered)})
 
 
+@pytest.mark.parametrize("sizes", [{"hidden_size": 60, "num_attention_heads": 4}, {"head_dim": 15}])
+def test_a_head_that_rotary_embeddings_cannot_turn_is_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=r"pairs|twice") as refused:
+        model_shape({"model_type": "llama", **SMALL, **sizes})
+    mended = {key: int(value) for key, value in re.findall(r"`(\w+): (\d+)`", refused.value.fix)}
+    assert model_shape({"model_type": "llama", **SMALL, **sizes, **mended}).head_dim % 2 == 0
+    assert model_shape({"model_type": "gpt2", **GPT2, "n_embd": 60, "n_head": 4}).head_dim == 15
+
+
 def test_a_typed_width_is_a_multiple_of_the_heads() -> None:
     with pytest.raises(UserError) as caught:
         given_shape({"layers": 2, "hidden": 0, "heads": 48, "ffn": 128, "vocab": 100})
-    assert caught.value.fix == "write for example `hidden=4080`"
+    assert caught.value.fix == "write for example `hidden=4128`"
 
 
 def test_a_falcon_that_transformers_cannot_run_is_refused() -> None:
