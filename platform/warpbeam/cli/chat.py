@@ -8,6 +8,7 @@ import typer
 
 from warpbeam.cli.options import Json
 from warpbeam.cli.output import print_json, say
+from warpbeam.errors import UserError
 
 
 def chat(
@@ -19,6 +20,8 @@ def chat(
     json: Json = False,
 ) -> None:
     """Talk to a served model."""
+    if json and message is None:
+        raise UserError("--json is for one answer", fix="ask it with --message TEXT", reason="bad_input")
     from warpbeam.serve.client import ask
     from warpbeam.serve.deploy import find_deployment
     from warpbeam.serve.terminal_chat import chat as converse

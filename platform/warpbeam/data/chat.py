@@ -30,6 +30,7 @@ __all__ = [
     "encode_chat",
     "end_of_turn_id",
     "loss_mask",
+    "no_template",
     "tokenise",
     "turn_marks",
 ]
@@ -205,12 +206,17 @@ def template_of(tokenizer: Any, has_tools: bool = False) -> str:
         UserError: there is none.
     """
     if not tokenizer.chat_template:
-        raise UserError(
-            "the tokenizer has no chat template, so conversations cannot be rendered",
-            fix="set model.chat_template in the job file to a template (inline, or a .jinja file)",
-            reason="no_chat_template",
-        )
+        raise no_template()
     return str(tokenizer.get_chat_template(None, [{}] if has_tools else None))
+
+
+def no_template() -> UserError:
+    """Why conversations cannot be rendered."""
+    return UserError(
+        "the tokenizer has no chat template, so conversations cannot be rendered",
+        fix="set model.chat_template in the job file to a template (inline, or a .jinja file)",
+        reason="no_chat_template",
+    )
 
 
 class _Renderer:

@@ -7,6 +7,7 @@ one never again.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,16 @@ NAMES = (
     "config.json",
     "generation_config.json",
 )
+
+
+def has_template(folder: Path) -> bool:
+    """Whether the tokenizer in a folder brings a chat template, by its files alone."""
+    if any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    try:
+        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
+    except (OSError, ValueError, AttributeError):
+        return True  # not to be told here; loading it will
 
 
 def local_folder(

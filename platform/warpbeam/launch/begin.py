@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from warpbeam.checkpoint.log import AlreadyRunning, live_commits, newest_claim
 from warpbeam.errors import InfraError, UserError
@@ -29,6 +29,9 @@ from warpbeam.record.view import RunView
 from warpbeam.storage import ObjectStore, StorageConfig, open_store
 from warpbeam.storage.check import check_store
 from warpbeam.storage.layout import runs_prefix
+
+CONVERSATIONS: Final = ("messages", "sharegpt")
+"""Formats whose records a chat template renders."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,34 @@ def scale_request(planned: Planned, sizes: list[int]) -> list[Size]:
 
 
 def check_sources(planned: Planned) -> None:
-    """Look whether there is data, and of a known format, before anything is started for it. Raises UserError."""
+    """Look whether there is data, of a known format, and a template for conversations, before anything is started for
+    it. Raises UserError."""
     from warpbeam.data.settle import settle_sources  # brings numpy, which a plan does without
 
-    job = planned.job
-    for sources in (job.data.train, job.data.eval):
-        settle_sources(sources, planned.root, planned.storage, rendered=job.code.render is not None)
+    job, rendered = planned.job, planned.job.code.render is not None
+    found = [
+        source
+        for sources in (job.data.train, job.data.eval)
+        for source in settle_sources(sources, planned.root, planned.storage, rendered=rendered)
+    ]
+    if not rendered and any(source.format in CONVERSATIONS for source in found):
+        _check_template(planned)
+
+
+def _check_template(planned: Planned) -> None:
+    from warpbeam.data.chat import no_template
+    from warpbeam.data.tokenizer_files import has_template, local_folder
+
+    model = planned.job.model
+    where = model.tokenizer if isinstance(model.tokenizer, str) else None if model.tokenizer else model.path
+    if where is None or model.chat_template:
+        return  # a tokenizer that is trained gets one
+    try:
+        folder = local_folder(where, planned.root, planned.storage, revision=model.revision)
+    except InfraError:
+        return  # preparation asks again
+    if not has_template(folder):
+        raise no_template()
 
 
 def explain_request(planned: Planned) -> list[str] | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from warpbeam.checkpoint.log import RunLog, live_commits, newest_claim, newest_state
 from warpbeam.errors import UserError
 from warpbeam.record import keys
+from warpbeam.record.phases import Phase, place_ranks
 from warpbeam.record.states import RunState
 from warpbeam.record.stream import StreamReader
 from warpbeam.storage.layout import index_prefix, log_prefix, parse_index_key, record_prefix
@@ -171,14 +172,17 @@ class RunView:
         return sorted(rows, key=lambda row: float(row["at"]))
 
     def buckets(self, attempt: str) -> dict[str, float]:
-        """Seconds by bucket: the final sums where the attempt ended well, else the ranks' last heartbeats averaged."""
+        """Seconds by bucket: the final sums where the attempt ended well, else what driver and ranks said last."""
         summary = self.summary(attempt)
         if summary:
             return dict(summary["buckets"])
-        beats = {who: beat for who, (beat, _) in self.heartbeats(attempt).items() if who.startswith("rank-")}
-        ranks = [beat["buckets"] for beat in beats.values() if "buckets" in beat]  # a first sign of life has none
-        names = {name for rank in ranks for name in rank}
-        return {name: sum(rank.get(name, 0.0) for rank in ranks) / len(ranks) for name in sorted(names)}
+        # A first sign of life has none.
+        said = {who: beat["buckets"] for who, (beat, _) in self.heartbeats(attempt).items() if "buckets" in beat}
+        driver = dict(said.pop("driver", {}))
+        ranks = list(said.values())
+        driver.pop(Phase.COMPUTE.value, None)  # its word for the ranks' time, earlier attempts' too
+        placed = place_ranks(driver, sum(sum(rank.values()) for rank in ranks) / max(1, len(ranks)), 0.0, ranks)
+        return {name: seconds for name, seconds in placed.items() if seconds}
 
     def summary(self, attempt: str) -> dict[str, Any] | None:
         """What the driver wrote when the attempt ended."""

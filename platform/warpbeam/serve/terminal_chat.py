@@ -6,6 +6,7 @@ such as one that no longer fits the context, is explained and forgotten, and the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any
@@ -31,8 +32,11 @@ def chat(url: str, token: str | None = None, *, system: str | None = None, **par
         InfraError: the server cannot be reached or failed.
     """
     model = served_model(url, token)["id"]
-    print(f"{model} at {url}. {HELP}")
-    converse(lambda messages: stream(url, messages, token, model=model, **params), system=system)
+    typed = sys.stdin.isatty()  # else a script asks, and wants nothing but answers
+    if typed:
+        print(f"{model} at {url}. {HELP}")
+    read = input if typed else lambda prompt: input()
+    converse(lambda messages: stream(url, messages, token, model=model, **params), system=system, read=read)
 
 
 def converse(

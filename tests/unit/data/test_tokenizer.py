@@ -25,6 +25,7 @@ from warpbeam.data.tokenizer import (
     train_tokenizer,
     vocabulary_size,
 )
+from warpbeam.data.tokenizer_files import has_template
 from warpbeam.errors import UserError
 from warpbeam.job import Model
 
@@ -244,3 +245,20 @@ def test_a_slow_tokenizer_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="is a slow one"):
         load_folder(tmp_path / "slow")
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"tokenizer_config.json": "{}"}, False),
+        ({"tokenizer_config.json": '{"chat_template": "{{ messages }}"}'}, True),
+        ({"tokenizer_config.json": "{}", "chat_template.jinja": "{{ messages }}"}, True),
+        ({"tokenizer.json": "{}"}, True),
+        ({"tokenizer_config.json": "[]"}, True),
+    ],
+    ids=["none", "in the config", "a file of its own", "no config says so", "not to be told"],
+)
+def test_a_template_is_known_by_the_files_alone(tmp_path: Path, files: dict[str, str], found: bool) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert has_template(tmp_path) is found

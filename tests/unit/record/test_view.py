@@ -80,6 +80,20 @@ def test_a_rank_that_has_just_said_that_it_is_there(store: LocalStore) -> None:
     assert (status.state, status.phase, status.buckets) == (RunState.STARTING, "start", {})
 
 
+def test_what_the_driver_spent_before_its_ranks_counts_while_it_runs(store: LocalStore) -> None:
+    claimed(store)
+    beats: dict[str, dict[str, float]] = {
+        "driver": {"start": 40.0, "prepare": 5.0, "compute": 30.0},
+        "rank-0": {"start": 2.0, "compute": 20.0},
+        "rank-1": {"start": 4.0, "compute": 18.0},
+    }
+    for who, buckets in beats.items():
+        beat = {**this_process(who).to_dict(), "attempt": "0001-aa", "step": 3, "phase": "compute", "buckets": buckets}
+        store.put(heartbeat_key("support", "sft", "0001-aa", who), json.dumps(beat).encode())
+    found = RunView(store, "support", "sft").status().buckets
+    assert found == {"start": 43.0, "prepare": 5.0, "compute": 19.0}
+
+
 @pytest.mark.parametrize(
     ("reason", "owner", "code"),
     [

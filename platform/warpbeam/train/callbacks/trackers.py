@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warpbeam.errors import PlatformError
@@ -80,6 +80,8 @@ class MLflow(Callback):
         else:
             tags = {"warpbeam_run": ctx.job.name, "mlflow.runName": ctx.job.name}
             self._run_id = self._client.create_run(experiment, tags=tags).info.run_id
+            for name, value in _settings(ctx.job.to_dict()):
+                self._client.log_param(self._run_id, name, value)
 
     def on_step(self, ctx: Context, row: Mapping[str, Any]) -> None:
         self._log(_numbers(row), row["step"])
@@ -97,6 +99,16 @@ class MLflow(Callback):
                 # MLflow's names take neither parentheses nor percent signs.
                 clean = name.replace("(", ".").replace(")", "").replace("%", "percent")
                 self._client.log_metric(self._run_id, clean, value, step=step)
+
+
+def _settings(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`train.lr` and its value, and so on for all that a job says; its environment is nobody else's business."""
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            if name not in ("env", "config"):
+                yield from _settings(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", str(value)[:500]
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
