@@ -7,7 +7,7 @@ here, and no key that nothing obeys: what is not built yet is an unknown key, wi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -369,6 +369,11 @@ class LoadedJob:
     path: Path
     root: Path
     digest: str
+
+    def renamed(self, name: str) -> LoadedJob:
+        """The same job as another run. Raises UserError for a name that cannot be one."""
+        job = parse_job(self.job.to_dict() | {"name": name}, name="--name")
+        return replace(self, job=job, digest=digest(job))
 
 
 def load_job(path: Path) -> LoadedJob:

@@ -287,3 +287,15 @@ def test_the_contracts_and_the_planner_import_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_job_under_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text((REPOSITORY / "jobs/sft/job.yaml").read_text())
+    loaded = load_job(path)
+    other = loaded.renamed("nightly-x7k2p")
+    assert other.job.name == "nightly-x7k2p"
+    assert other.job.train == loaded.job.train
+    assert other.digest != loaded.digest
+    with pytest.raises(UserError, match="--name"):
+        loaded.renamed("Not A Name")

@@ -35,6 +35,9 @@ def run(
     fresh: Fresh = False,
     allow: Allow = None,
     force: Force = False,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="RUN", help="Train under this name instead of the job's.")
+    ] = None,
     start_timeout: Annotated[
         float, typer.Option("--start-timeout", metavar="SECONDS", help="How long ranks may wait for accelerators.")
     ] = 600.0,
@@ -52,8 +55,9 @@ def run(
     from warpbeam.pool import load_pool
     from warpbeam.spec_file import placing
 
-    request = Request(load_job(job), load_pool(pool), accelerators, fresh, frozenset(allow or ()))
-    again = f"warpbeam run {job}{place_options(pool)}"
+    loaded = load_job(job) if name is None else load_job(job).renamed(name)
+    request = Request(loaded, load_pool(pool), accelerators, fresh, frozenset(allow or ()))
+    again = f"warpbeam run {job}{f' --name {name}' if name else ''}{place_options(pool)}"
     with placing(job), saying_interrupted(again):
         carry_out(
             request,

@@ -154,7 +154,7 @@ def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
     fix = f"{ways[0].text} would fit; " if ways else ""
     raise UserError(
         f"it cannot fit: a rank needs {now.memory_gib:.1f} GiB, there are {now.available_gib:.1f}",
-        why="the plan above shows what takes it",
+        why="`warpbeam plan` shows what takes it",
         fix=f"{fix}--force starts it all the same",
         reason="does_not_fit",
     )

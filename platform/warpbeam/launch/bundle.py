@@ -140,14 +140,30 @@ def pack(contents: Contents, target: Path, *, limit_bytes: int = LIMIT_BYTES) ->
     digest = hashlib.sha256()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for file in contents.files:
-            content_digest = _add(archive, file)
-            digest.update(f"{file.name}\0{int(file.executable)}\0{content_digest}\n".encode())
+            digest.update(_line(file.name, file.executable, _add(archive, file)))
             if archive.fp is not None and archive.fp.tell() > limit_bytes:
                 raise _too_large(contents, limit_bytes)
     size = target.stat().st_size
     if size > limit_bytes:
         raise _too_large(contents, limit_bytes)
     return Bundle(target, digest.hexdigest(), size)
+
+
+def content_digest(archive: zipfile.ZipFile) -> str:
+    """What `Bundle.digest` of a packed folder is, from the zip itself."""
+    digest = hashlib.sha256()
+    for member in archive.infolist():
+        content = hashlib.sha256()
+        with archive.open(member) as packed:
+            while data := packed.read(1024 * 1024):
+                content.update(data)
+        executable = bool(member.external_attr >> 16 & stat.S_IXUSR)
+        digest.update(_line(member.filename, executable, content.hexdigest()))
+    return digest.hexdigest()
+
+
+def _line(name: str, executable: bool, digest: str) -> bytes:
+    return f"{name}\0{int(executable)}\0{digest}\n".encode()
 
 
 def _walk(

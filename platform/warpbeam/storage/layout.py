@@ -109,6 +109,11 @@ def submitted_prefix(team: str, run: str) -> str:
     return f"{run_prefix(team, run)}/submitted"
 
 
+def bundle_key(team: str, digest: str) -> str:
+    """A packed working folder by its content, for pods that fetch it themselves."""
+    return f"{team_prefix(team)}/bundles/{check_name(digest, 'digest')}.zip"
+
+
 def models_prefix(team: str) -> str:
     """The team's exported models: one folder a name, one below it a version."""
     return f"{team_prefix(team)}/models"
