@@ -16,9 +16,11 @@ import psutil
 from pydantic import BeforeValidator, Field, ValidationInfo
 
 from warpbeam import job_checks as checks
+from warpbeam import pool_kubernetes_checks
 from warpbeam.errors import PlatformError, UserError
 from warpbeam.job import EnvName, Name, Section
 from warpbeam.plan.machine import FIGURES
+from warpbeam.pool_kubernetes import Kubernetes, ObjectName
 from warpbeam.spec_file import Spec, build, digest, load_spec
 from warpbeam.spec_problems import Problem, nearest, refuse, show
 
@@ -131,8 +133,13 @@ class Storage(Section):
 class Image(Section):
     """The container image workers run, and what is in it."""
 
-    ref: str = Field(min_length=1, examples=["registry/warpbeam@sha256:..."])
-    versions: dict[str, str] = Field({}, description="Package -> version, as `warpbeam version --check` prints them.")
+    ref: str = Field(min_length=1, examples=["registry/warpbeam@sha256:..."], description="On Kubernetes by digest.")
+    pull_secrets: list[ObjectName] = Field([], examples=['["registry"]'], description="Where the registry wants one.")
+    versions: dict[str, str] = Field(
+        {},
+        examples=['{python: "3.11.9", ray: "2.58.0", cuda: "12.9"}'],
+        description="What it holds: package -> version, as `warpbeam version --check` prints them.",
+    )
 
 
 class SecretSource(Section):
@@ -169,6 +176,10 @@ class Pool(Section):
         {}, examples=["{NCCL_SOCKET_IFNAME: eth0}"], description="Of every worker; no secrets."
     )
     price_per_accelerator_hour: float | None = Field(None, ge=0, le=1e9, description="In the currency of your choice.")
+    kubernetes: Kubernetes | None = Field(None, description="A cluster with KubeRay: what manifests are made from.")
+
+    def contradictions(self) -> list[Problem]:
+        return pool_kubernetes_checks.pool(self)
 
     @property
     def is_cpu(self) -> bool:

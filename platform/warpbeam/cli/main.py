@@ -21,6 +21,7 @@ from warpbeam.cli import (
     logs,
     models,
     plan,
+    render,
     resume,
     run,
     serve,
@@ -52,6 +53,7 @@ app.command("resume", rich_help_panel=TRAIN)(resume.resume)
 app.command("stop", rich_help_panel=TRAIN)(stop.stop)
 
 app.command("plan", rich_help_panel=LOOK)(plan.plan)
+app.command("render", rich_help_panel=LOOK)(render.render)
 app.command("calibrate", rich_help_panel=LOOK)(calibrate.calibrate)
 app.command("certify", rich_help_panel=LOOK)(certify.certify)
 app.command("init", rich_help_panel=LOOK)(init.init)

@@ -58,11 +58,11 @@ def submit(
         planned = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn)
         plan = planned.plan
         check_own_code(loaded.job, loaded.root)
-    root = (working_dir or _default_root(loaded.root)).resolve()
+    root = (working_dir or default_root(loaded.root)).resolve()
     options = [*(["--accelerators", str(accelerators)] if accelerators else []), *(["--fresh"] if fresh else [])]
     options += ["--force"] if force else []
     options += [text for key in allow or () for text in ("--allow", key)]
-    entrypoint = shlex.join(["warpbeam", "run", _relative(loaded.path, root), "--yes", *options])
+    entrypoint = shlex.join(["warpbeam", "run", relative_to_root(loaded.path, root), "--yes", *options])
     contents = read_folder(root)
     if not json:
         show_plan(plan)
@@ -123,12 +123,14 @@ def _exit_code(state: JobState) -> int:
     return state.exit_code if state.exit_code is not None and 0 < state.exit_code < 5 else 1
 
 
-def _default_root(job_root: Path) -> Path:
+def default_root(job_root: Path) -> Path:
+    """What travels where nobody says it: this folder, or the job's own."""
     here = Path.cwd()
     return here if job_root.is_relative_to(here) else job_root
 
 
-def _relative(job: Path, root: Path) -> str:
+def relative_to_root(job: Path, root: Path) -> str:
+    """The job file as the cluster names it. Raises UserError where it would not travel."""
     if not job.is_relative_to(root):
         raise UserError(
             f"the job file {job} is outside the working folder {root}",

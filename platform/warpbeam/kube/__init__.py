@@ -1,0 +1,1 @@
+"""A plan on a Kubernetes cluster, as data: manifests, and what a cluster's answers mean. Pure: none is asked here."""
