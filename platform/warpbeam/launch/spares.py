@@ -63,7 +63,11 @@ def _keep(count: int) -> None:
 
 
 def _free_bytes() -> int:
-    return int(psutil.virtual_memory().available)
+    """Of this machine, or of this container where it has a limit."""
+    from ray._common.utils import get_system_memory
+    from ray._private.utils import get_used_memory
+
+    return min(int(psutil.virtual_memory().available), int(get_system_memory()) - int(get_used_memory()))
 
 
 def _ask_raylet(count: int) -> None:
