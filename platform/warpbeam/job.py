@@ -190,7 +190,7 @@ class Train(Section):
         60,
         ge=0,
         description="When a run under Ray has trained for so long, each machine keeps workers ready that have imported "
-        "the engine, for the next attempt (0.7 GB of host memory each); null: never.",
+        "the engine, for the next attempt (0.6 GB of host memory each); null: never.",
     )
 
     def contradictions(self) -> list[Problem]:

@@ -110,7 +110,8 @@ def _follow(jobs: RayJobs, submission_id: str, run: str, *, quiet: bool) -> None
     except KeyboardInterrupt:
         raise UnknownFate(
             f"{submission_id} is not followed any more; it goes on in the cluster",
-            fix=f"`warpbeam stop {run}` ends it with a checkpoint (from where its store can be reached)",
+            fix=f"where its store can be reached: `warpbeam wait {run}`, `warpbeam logs -f {run}`; "
+            f"`warpbeam stop {run}` ends it with a checkpoint",
             reason="detached",
         ) from None
 

@@ -19,9 +19,13 @@ def wait(run: RunName, team: Team = None, pool: Pool = None, store: Store = None
     from warpbeam.record.view import find_run
 
     view = find_run(open_runs(pool, store), run, team)
-    state, reason = wait_for_end(
-        view, on_trouble=warn, on_state=lambda state: None if state.ended else note(f"{run}: {state}")
-    )
+    try:
+        state, reason = wait_for_end(
+            view, on_trouble=warn, on_state=lambda state: None if state.ended else note(f"{run}: {state}")
+        )
+    except KeyboardInterrupt:
+        note(f"{run} goes on; `warpbeam stop {run}` would end it")
+        raise
     if json:
         print_json({"run": view.run, "team": view.team, "state": state, "reason": reason})
     else:

@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from warpbeam.errors import PlatformError
+from warpbeam.errors import PlatformError, UserError
 from warpbeam.train.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class MLflow(Callback):
             found = self._client.get_experiment_by_name(ctx.job.team)
             experiment = found.experiment_id if found else self._client.create_experiment(ctx.job.team)
         except Exception as error:
-            raise PlatformError(
+            raise UserError(
                 "MLflow cannot be used",
                 why=f"{type(error).__name__}: {error}",
                 fix="MLFLOW_TRACKING_URI names a tracking server (http://...), or a folder (file:///...) together with "
