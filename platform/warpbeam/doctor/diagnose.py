@@ -1,0 +1,63 @@
+"""Facts in, one answer out: what `warpbeam doctor` does once it has read everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from warpbeam.doctor import place
+from warpbeam.doctor.echoes import ECHOES, heard
+from warpbeam.doctor.facts import Facts
+from warpbeam.doctor.order import order
+from warpbeam.doctor.rule import Finding
+from warpbeam.doctor.rules import RULES
+from warpbeam.doctor.scan import Scanner
+from warpbeam.doctor.signal import HINT, Signal, says
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The doctor's word.
+
+    Args:
+        first: the first cause; None: unknown, or healthy when `trouble` is false.
+        others: what else was found.
+        not_it: what is loud and no cause, in words.
+        trouble: whether anything at all went wrong.
+    """
+
+    first: Finding | None
+    others: tuple[Finding, ...]
+    not_it: tuple[str, ...]
+    trouble: bool
+
+
+TROUBLE = says(
+    r"traceback \(most recent call last\)",
+    r"\b(error|exception|fatal|panic|killed|aborted|timed out|timeout|failed|hang|hung)\b",
+    at=HINT,
+)
+"""Something went wrong, whatever it was: what tells "unknown" from "healthy"."""
+
+
+def signals() -> tuple[Signal, ...]:
+    """All that is looked for, of every rule."""
+    ours = (signal for rule in RULES for signal in rule.patterns)
+    return tuple(dict.fromkeys((*ours, *ECHOES.values(), TROUBLE)))
+
+
+def diagnose(facts: Facts) -> Answer:
+    """Apply every rule and order what they find."""
+    found = [finding for rule in RULES if (finding := rule.find(facts))]
+    ordered = order(found)
+    echoes = tuple(heard(facts))
+    trouble = ordered.first is not None or bool(echoes) or facts.has(TROUBLE)
+    return Answer(ordered.first, ordered.others, echoes, trouble)
+
+
+def diagnose_texts(evidence: Iterable[tuple[str, str]]) -> Answer:
+    """The answer to (where, text) pairs that are already in memory."""
+    scanner = Scanner(signals())
+    for where, text in evidence:
+        scanner.read(place.source(where, told=True), [text.encode()])
+    return diagnose(scanner.facts)
