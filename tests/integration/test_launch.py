@@ -89,6 +89,13 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     assert len(place.view().attempts()) == 3
     assert place.view().buckets(place.view().attempts()[-1])["hang"] > 6
 
+    code, text = place.run("doctor", "survivor", "--json", log="doctor.txt")
+    assert code == 1, text
+    found = json.loads(text)["finding"]
+    assert (found["kind"], found["where"]) == ("slow_or_absent_rank", "rank 1"), (
+        "the stopped rank, not the one that waited"
+    )
+
 
 def test_bad_data_that_is_found_late_ends_a_training_that_has_begun(place: Workplace) -> None:
     """A run that counts steps begins on the first sealed part; that too much was skipped is known at the end."""

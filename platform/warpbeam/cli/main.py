@@ -13,6 +13,7 @@ from warpbeam.cli import (
     checkpoints,
     data,
     deploy,
+    doctor,
     down,
     errors,
     export,
@@ -64,6 +65,7 @@ app.command("list", rich_help_panel=WATCH)(list_runs.list_runs)
 app.command("status", rich_help_panel=WATCH)(status.status)
 app.command("logs", rich_help_panel=WATCH)(logs.logs)
 app.command("wait", rich_help_panel=WATCH)(wait.wait)
+app.command("doctor", rich_help_panel=WATCH)(doctor.doctor)
 app.command("checkpoints", rich_help_panel=WATCH)(checkpoints.checkpoints)
 app.command("verify", rich_help_panel=WATCH)(verify.verify)
 

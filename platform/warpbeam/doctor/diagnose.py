@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from warpbeam.doctor import place
 from warpbeam.doctor.echoes import ECHOES, heard
-from warpbeam.doctor.facts import Facts
+from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.order import order
 from warpbeam.doctor.rule import Finding
 from warpbeam.doctor.rules import RULES
@@ -24,17 +24,22 @@ class Answer:
         others: what else was found.
         not_it: what is loud and no cause, in words.
         trouble: whether anything at all went wrong.
+        seen: the first lines that say so.
     """
 
     first: Finding | None
     others: tuple[Finding, ...]
     not_it: tuple[str, ...]
     trouble: bool
+    seen: tuple[Fact, ...] = ()
 
+
+HEALTHY = Answer(None, (), (), trouble=False)
 
 TROUBLE = says(
     r"traceback \(most recent call last\)",
-    r"\b(error|exception|fatal|panic|killed|aborted|timed out|timeout|failed|hang|hung)\b",
+    r"\b\w*(error|exception): ",
+    r"\b(fatal|panic|core dumped|aborted|killed|timed out|exited with|crashloopbackoff|nccl warn)\b",
     at=HINT,
 )
 """Something went wrong, whatever it was: what tells "unknown" from "healthy"."""
@@ -52,7 +57,7 @@ def diagnose(facts: Facts) -> Answer:
     ordered = order(found)
     echoes = tuple(heard(facts))
     trouble = ordered.first is not None or bool(echoes) or facts.has(TROUBLE)
-    return Answer(ordered.first, ordered.others, echoes, trouble)
+    return Answer(ordered.first, ordered.others, echoes, trouble, tuple(facts.of(TROUBLE, *ECHOES.values())))
 
 
 def diagnose_texts(evidence: Iterable[tuple[str, str]]) -> Answer:

@@ -38,6 +38,20 @@ _HEAD = 120
 """Characters of a line in which its time and rank are looked for."""
 
 
+_CALM = re.compile(
+    r"^\S+ \S+\s+(INFO|DEBUG) \S+:\d+ --|^\[[\d :,.-]+ [ID] \d+ \d+\]|\[state-dump\]"
+    r"|.levelname.: .(DEBUG|INFO)\b|^\s*- [^:]*: 0$"
+)
+
+
+def calm(line: str, source: Source) -> bool:
+    """Whether Ray itself says that the line is no trouble: its INFO and DEBUG levels, its dumps of counters.
+
+    In the autoscaler's log decisions are INFO.
+    """
+    return _CALM.search(line) is not None and "autoscaler" not in source.where and "monitor" not in source.where
+
+
 def source(where: str, *, told: bool = False) -> Source:
     """The source that a file's name or a label names."""
     log = _LOG.search(where)

@@ -19,6 +19,8 @@ from warpbeam.doctor.signal import Reading, Signal
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 4096
 """What is looked at of one line, around the place where the matcher stopped."""
+HEAD_BYTES = 240
+"""Where a line says what level it is."""
 PER_SOURCE = 64
 """Lines of one signal that are taken from one source."""
 TRIED = 4096
@@ -51,6 +53,8 @@ class Scanner:
                 if (number, start) not in seen:
                     seen.add((number, start))
                     tried[number] += 1
+                    if place.calm(_text(block[start : start + HEAD_BYTES].partition(b"\n")[0]), source):
+                        continue
                     wanted[number] -= self._take(source, signals[number], _line(block, start, end))
             last = block.rstrip().rpartition(b"\n")[2] or last
         self.facts.last_lines[source] = _text(last[-LINE_BYTES:])
@@ -77,7 +81,7 @@ def compiled(signals: tuple[Signal, ...], reading: Reading, told: bool) -> tuple
     database.compile(
         expressions=[signal.pattern.encode() for signal in wanted],
         ids=list(range(len(wanted))),
-        flags=[hyperscan.HS_FLAG_CASELESS] * len(wanted),
+        flags=[hyperscan.HS_FLAG_CASELESS | hyperscan.HS_FLAG_MULTILINE] * len(wanted),
     )
     return database, wanted
 

@@ -44,6 +44,7 @@ BUSY = told(
     at=HINT,
     unless=r"dataloader|_try_get_data|watchdog caught",
 )
+STACKS_WRITTEN = says(r"^timeout \(\d+:\d\d:\d\d\)!", at=HINT)
 BEHIND = told(
     r"\bnot (enqueued|joined|reached|called)\b",
     r"never (joins?|joined|called|enters?|reach\w*)",
@@ -125,8 +126,18 @@ def _silent(facts: Facts) -> tuple[list[Fact], float]:
     return [_about(shown[0], min(silent)), *shown], POSSIBLE
 
 
+def _no_stack(facts: Facts) -> tuple[list[Fact], float]:
+    """Ranks that wait wrote their stacks when nothing moved; the one that did not is the suspect."""
+    spoke = facts.ranks_of(STACKS_WRITTEN)
+    silent = facts.ranks - spoke
+    if not spoke or len(silent) != 1:
+        return NOTHING
+    shown = facts.of(STACKS_WRITTEN)
+    return [_about(shown[0], min(silent)), *shown], POSSIBLE
+
+
 def _about(fact: Fact, rank: int) -> Fact:
-    text = f"rank {rank} reports no timeout, its peers do"
+    text = f"rank {rank} is silent, its peers report that they wait"
     return Fact(fact.signal, fact.source, text, fact.at_s, rank)
 
 
@@ -256,5 +267,26 @@ RULES = (
         scope="rank",
         signals=(WATCHDOG,),
         judge=_silent,
+    ),
+    Rule(
+        name="rank_without_stacks",
+        kind=Kind.SLOW_OR_ABSENT_RANK,
+        owner="ml",
+        cause="nothing moved, and all ranks but one wrote where they wait: that one stands still, or is gone",
+        do="look at that rank's process and machine; start again, it resumes at the newest checkpoint",
+        retry="may help",
+        scope="rank",
+        signals=(STACKS_WRITTEN,),
+        judge=_no_stack,
+    ),
+    Rule(
+        name="rank_lags_in_heartbeats",
+        kind=Kind.SLOW_OR_ABSENT_RANK,
+        owner="ml",
+        cause="one rank's last step is behind all others'",
+        do="look at that rank's own log and stack first",
+        retry="may help",
+        scope="rank",
+        signals=(says(r"^heartbeats: rank (?P<late>\d+) stood at step \d+", at=LIKELY),),
     ),
 )

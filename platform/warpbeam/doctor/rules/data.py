@@ -21,7 +21,7 @@ IN_LOADER = says(
     r"queue\.(py|get)\b",
     at=HINT,
 )
-IN_COLLECTIVE = says(
+IN_COLLECTIVE = told(
     r"all_?reduce",
     r"all_?gather",
     r"reduce_?scatter",
@@ -29,10 +29,14 @@ IN_COLLECTIVE = says(
     r"broadcast",
     r"\bbarrier\b",
     r"(in|nccl) (nccl|kernel|collective|wait|timeout|hang)",
-    r"watchdog",
     r"collective",
     r"other (ranks|gpus|processes)",
     r"wait(s|ing) for (rank|the)",
+    at=HINT,
+)
+WAITS = says(
+    r"watchdog.{0,40}timeout",
+    r"distributed_c10d\.py.{0,60}(all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|barrier)",
     at=HINT,
 )
 FINISHED = says(
@@ -40,7 +44,7 @@ FINISHED = says(
     r"finished (its |the )?(epoch|data|training)",
     r"exit(s|ed)? (the )?(dataloader|data|training|epoch) ?loop",
     r"left the (loop|epoch)",
-    r"stopiteration",
+    r"^(\[rank\d+\]:? ?)?stopiteration\b",
     r"(data ?set|data ?loader|iterator|generator|data|shard)\w* (is |was |are )?exhausted",
     r"no more (data|batches|samples)",
     r"ran out of (data|batches|samples)",
@@ -71,7 +75,7 @@ COUNTED = says(
 
 def _loader_stands_still(facts: Facts) -> tuple[list[Fact], float]:
     """One rank in its loader while the others are in a collective; or the loader alone, on few ranks."""
-    loading, joint = facts.of(IN_LOADER), facts.of(IN_COLLECTIVE)
+    loading, joint = facts.of(IN_LOADER), facts.of(IN_COLLECTIVE, WAITS)
     apart = [fact for fact in loading if fact.text not in {other.text for other in joint}]
     if loading and joint:
         return [*loading, *joint], 0.82 if apart else 0.7
@@ -80,7 +84,7 @@ def _loader_stands_still(facts: Facts) -> tuple[list[Fact], float]:
 
 def _left_the_loop(facts: Facts) -> tuple[list[Fact], float]:
     """A rank that finished its epoch while others still wait in a collective."""
-    done, joint = facts.of(FINISHED), facts.of(IN_COLLECTIVE)
+    done, joint = facts.of(FINISHED), facts.of(IN_COLLECTIVE, WAITS)
     return ([*done, *joint], 0.82) if done and joint else NOTHING
 
 
@@ -100,7 +104,7 @@ RULES = (
         do="a timeout on the loader, no fork after threads, no worker processes where they are not needed",
         retry="may help",
         scope="rank",
-        signals=(IN_LOADER, IN_COLLECTIVE),
+        signals=(IN_LOADER, IN_COLLECTIVE, WAITS),
         judge=_loader_stands_still,
         unless=(FINISHED, UNEVEN),
     ),
@@ -138,7 +142,7 @@ RULES = (
         cause="a rank has fewer batches than the others and left the loop; the rest wait for it",
         do="equal shares for all ranks (drop the last, pad), or a join at the end of the epoch",
         scope="rank",
-        signals=(FINISHED, IN_COLLECTIVE),
+        signals=(FINISHED, IN_COLLECTIVE, WAITS),
         judge=_left_the_loop,
     ),
     Rule(

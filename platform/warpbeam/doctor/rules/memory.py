@@ -16,6 +16,7 @@ KILLED = says(
     r"killed by signal: killed",
     r"status 137",
     at=HINT,
+    unless=r"potential root causes|common causes include|may have exceeded",
 )
 HOST_MEMORY_FULL = told(
     r"\b(host|cpu|system|node|container|pod)\b.{0,20}\b(memory|ram)\b.{0,30}(full|exhaust|used up|100 ?%|ran out"
@@ -61,7 +62,7 @@ RULES = (
                 r"memory cgroup out of memory",
                 r"killed process \d+",
                 at=SURE,
-                unless=r"\bhead\b|gcs",
+                unless=r"\bhead\b|gcs|potential root causes|common causes include|may have exceeded",
             ),
             says(
                 r"memory monitor",

@@ -42,7 +42,7 @@ REFUSED = says(
     r"(connect|connection|socket\w*|tcpstore|bind)\b.{0,100}(no route to host|network is unreachable"
     r"|connection refused|connection timed out|operation timed out|etimedout|ehostunreach|unreachable)",
     at=POSSIBLE,
-    unless=OTHER_SERVICE + "|:6379|gcs|redis|etcd",
+    unless=OTHER_SERVICE + r"|:6379|gcs|redis|etcd|127\.0\.0\.1|localhost|exclude_resources",
 )
 LOOPBACK_LINE = says(
     r"(bootstrap|net/socket) ?: ?using (\[\d+\])?(lo|docker\d*|virbr\d*|br-\w+|cni\d*|flannel\S*|veth\w*)\b\S*",
@@ -136,7 +136,7 @@ RULES = (
                 r"errno:? ?98\b",
                 r"code: -98",
                 at=SURE,
-                unless=r"ray (start|head|dashboard)",
+                unless=r"ray (start|head|dashboard)|attempt \d|retrying",
             ),
             says(
                 r"port .{0,40}(is |was )?(already )?(taken|occupied|(already )?(in use|used|bound|allocated))",
@@ -164,10 +164,12 @@ RULES = (
                 r"(ray start|gcs|raylet|dashboard|worker_ports|node_manager|object_manager|agent)"
                 r".{0,160}(address already in use|port .{0,60}(in use|used|occupied|taken|conflict))",
                 at=SURE,
+                unless=r"attempt \d|retrying|stay alive|unexpected error or",
             ),
             says(
                 r"(component|port) .{0,60}trying to use a port (number )?that is used",
-                r"port (conflict|collision|clash)",
+                r"port (collision|clash)",
+                r"port conflict on",
                 at=SURE,
             ),
             says(r"free ports? for the requested pod ports", r"host ?port.{0,60}(conflict|in use|allocated)", at=SURE),
@@ -184,7 +186,7 @@ RULES = (
             LOOPBACK_LINE,
             says(
                 r"(connect(s|ing)?( to)?|advertis\w+|resolv\w+|listening|gloo|address|master_addr|hostname)"
-                r".{0,30}\b127\.0\.[01]\.1\b",
+                r".{0,30}\b127\.0\.1\.1\b",
                 at=LIKELY,
                 unless=r"dashboard|8265|redis|refused.{0,40}:(22|6379)",
             ),

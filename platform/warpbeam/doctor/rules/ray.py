@@ -175,6 +175,7 @@ RULES = (
                 r"raylet.{0,60}(terminated|died|killed|crash|exited).{0,60}(gcs|head|unexpected|agent)",
                 r"(dashboard|runtime[_ ]env)[_ ]agent.{0,60}(fail|exit|dead|crash|unreachable|not start)",
                 at=POSSIBLE,
+                unless=r"exit code 0",
             ),
         ),
         unless=(says(r"version mismatch: the cluster", at=HINT),),

@@ -150,6 +150,7 @@ RULES = (
                 r"(standardautoscaler|monitor\.py|autoscaler\.py|node_provider).{0,120}(error|exception|fail"
                 r"|forbidden)",
                 at=LIKELY,
+                unless=r"metrics server",
             ),
             says(r"(forbidden|cannot (patch|get|list)).{0,120}rayclusters?", at=LIKELY),
             says(r"crashloopbackoff.{0,20}autoscaler", at=LIKELY),
@@ -173,7 +174,7 @@ RULES = (
                 r"(\bidle (for|since|node|worker|timeout)|idle_?timeout|max_workers|scale[- ]?down)",
                 at=LIKELY,
             ),
-            says(r"workerstodelete", r"idletimeoutseconds", r"idle_timeout_minutes", at=POSSIBLE),
+            told(r"workerstodelete", r"idletimeoutseconds", r"idle_timeout_minutes", at=POSSIBLE),
         ),
     ),
     Rule(

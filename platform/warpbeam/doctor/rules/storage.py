@@ -164,7 +164,7 @@ RULES = (
                 r"s3fs",
                 r"pyarrow.{0,20}s3",
                 at=LIKELY,
-                unless=r"access_denied",
+                unless=r"access_denied|retried_\w*errors|retry_\w*errors|', 'aws error",
             ),
             says(
                 r"slow ?down\b.{0,60}(503|rate|reduce)",

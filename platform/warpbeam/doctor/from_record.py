@@ -1,0 +1,47 @@
+"""A run's record as evidence: logs, events and heartbeats of its newest attempts, and how it says that it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from warpbeam.doctor.collect import Item
+from warpbeam.record import keys
+from warpbeam.record.view import RunView
+
+ATTEMPTS = 3
+"""The newest ones; a failure that was got over long ago explains nothing."""
+
+
+def record_items(view: RunView) -> Iterator[Item]:
+    """What the record holds, attempt by attempt, oldest first; objects are fetched one by one."""
+    for attempt in view.attempts()[-ATTEMPTS:]:
+        yield from _logs(view, attempt)
+        yield f"{attempt}/events", [_lines(view.events(attempt))]
+        beats = {who: beat for who, (beat, _) in view.heartbeats(attempt).items() if who.startswith("rank-")}
+        yield f"{attempt}/heartbeats", ["\n".join(lagging(beats)).encode()]
+
+
+def lagging(beats: dict[str, dict[str, Any]]) -> list[str]:
+    """A line for the one rank whose last step is behind all others'; none where they are level or many lag."""
+    steps = {who: int(beat["step"]) for who, beat in beats.items()}
+    newest = max(steps.values(), default=0)
+    behind = [who for who, step in steps.items() if step < newest]
+    if len(behind) != 1 or len(steps) < 3:
+        return []
+    (who,) = behind
+    rank = who.removeprefix("rank-")
+    return [f"heartbeats: rank {rank} stood at step {steps[who]}, in phase {beats[who]['phase']}; others at {newest}"]
+
+
+def _logs(view: RunView, attempt: str) -> Iterator[Item]:
+    prefix = keys.streams(view.team, view.run, attempt, "logs")
+    objects = (info.key for info in view.store.list(f"{prefix}/"))
+    for who, chunks in groupby(objects, key=lambda key: key.removeprefix(f"{prefix}/").rpartition("/")[0]):
+        yield f"{attempt}/{who}.log", (view.store.get(key) for key in chunks)
+
+
+def _lines(rows: list[dict[str, Any]]) -> bytes:
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
