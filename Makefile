@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .PHONY: help install quickstart test test-unit test-integration test-long lint format schema \
-        bench-overhead bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long bench-calibrate bench-search bench-planner bench-doctor-long down clean
+        bench-overhead bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long bench-calibrate bench-search bench-planner bench-doctor-long runbooks down clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -79,6 +79,9 @@ bench-planner: install  ## how well the plan predicts 1,024 published runs, besi
 
 bench-doctor-long: install  ## MB/s and peak memory of the doctor on GB=10 of logs of 16,384 ranks, beside plain re
 	$(BIN)/python -m tests.benchmarks.doctor_speed --gigabytes $(or $(GB),10)
+
+runbooks: $(VENV)/.installed  ## infra/runbooks/ from the doctor's rules
+	$(BIN)/python -m warpbeam.doctor.runbooks infra/runbooks
 
 lint: $(VENV)/.installed  ## format, lint, types, who imports whom
 	$(BIN)/ruff format --check .

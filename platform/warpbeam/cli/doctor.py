@@ -105,7 +105,7 @@ def _explain(name: str | None, json: bool) -> None:
     from warpbeam.doctor.words import explain
 
     if name is None:
-        rows = [(rule.name, rule.kind, rule.owner, rule.cause) for rule in RULES]
+        rows = [(rule.name, rule.kind, rule.owner, dict(explain(rule))["cause"]) for rule in RULES]
         if json:
             print_json([dict(zip(("rule", "kind", "owner", "cause"), row, strict=True)) for row in rows])
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from typing import Any
 
 from warpbeam.doctor.collect import Collected
@@ -69,7 +69,7 @@ def explain(rule: Rule) -> list[tuple[str, str]]:
     return [
         ("rule", rule.name),
         ("kind", rule.kind),
-        ("cause", rule.cause),
+        ("cause", _general(rule.cause)),
         ("owner", TEAMS[rule.owner]),
         ("meaning", page.meaning),
         ("confirm", page.confirm),
@@ -103,7 +103,7 @@ def page(kind: Kind) -> str:
     ]
     text += ["## What the doctor recognises", "", "| rule | cause | owner | do | retry |", "|---|---|---|---|---|"]
     text += [
-        f"| `{rule.name}` | {_cell(rule.cause)} | {rule.owner} | {_cell(rule.do)} | {RETRY[rule.retry]} |"
+        f"| `{rule.name}` | {_cell(_general(rule.cause))} | {rule.owner} | {_cell(rule.do)} | {RETRY[rule.retry]} |"
         for rule in rules_of(kind)
     ]
     return "\n".join(text) + "\n"
@@ -113,7 +113,7 @@ def quote(fact: Fact) -> str:
     """Whose line, and the line."""
     text = " ".join(fact.text.split())
     shown = text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}..."
-    return f"{fact.source.where}: {shlex.quote(shown) if not shown else chr(34) + shown + chr(34)}"
+    return f'{fact.source.where}: "{shown}"'
 
 
 def clock(at_s: float) -> str:
@@ -139,6 +139,11 @@ def _finding(found: Finding) -> dict[str, Any]:
         "confidence": round(found.confidence, 3),
         "evidence": [{"where": fact.source.where, "text": fact.text} for fact in found.evidence],
     }
+
+
+def _general(cause: str) -> str:
+    """A cause whose words are not known yet: `{what}` becomes `WHAT`."""
+    return re.sub(r"\{(\w+)\}", lambda word: word[1].upper(), cause)
 
 
 def _cell(text: str) -> str:

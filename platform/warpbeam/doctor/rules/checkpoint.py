@@ -62,6 +62,7 @@ RULES = (
                 r"invalid magic number",
                 at=SURE,
             ),
+            says(r"unable to load weights from|\.(bin|pt|safetensors)\b.{0,20}\b\d{1,3} bytes", at=LIKELY),
             told(
                 r"(checkpoint|weights?|shard|safetensors|\.bin|\.pt)\S* .{0,60}(corrupt|truncat|incomplete"
                 r"|damaged|cut short|zero bytes|0 bytes|empty file|lfs pointer|checksum)",
@@ -114,6 +115,16 @@ RULES = (
                 r"|contains a parameter group)",
                 r"shape mismatch.{0,60}(shard|partition|flat)",
                 r"flat.?param.{0,60}(size|shape).{0,40}(mismatch|match)",
+                at=POSSIBLE,
+            ),
+            says(
+                r"(no such file|not found|missing|does not exist).{0,120}rank[_-]?\d+\S*\.(pt|pth|bin|distcp)",
+                r"(world[_ ]size|ranks|gpus)\b.{0,40}(match|differ|equal|!=).{0,40}(shards?|checkpoint|saved)",
+                at=LIKELY,
+                unless=r"token|vocab|reading|initializ",
+            ),
+            told(
+                r"(checkpoint|resum\w+|saved)\b.{0,40}\b(from|with|on|by|at) \d+ (gpus?|ranks?|nodes?|processes)",
                 at=POSSIBLE,
             ),
             told(r"universal checkpoint", r"ds_to_universal", r"reshard\w*", at=POSSIBLE),

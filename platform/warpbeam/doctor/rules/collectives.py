@@ -37,6 +37,7 @@ BUSY = told(
     r"rank ?0[- ]only",
     r"only (on |by )?rank ?0",
     r"is_main_process",
+    r"is_global_zero",
     r"rank ?== ?0",
     r"rank\(\) ?== ?0",
     r"main_process_first",
@@ -74,16 +75,19 @@ FLIGHT_ABSENT = says(r"flight recorder: rank (?P<absent>\d+) (wrote no dump|lags
 
 
 def _ops_differ(facts: Facts) -> tuple[list[Fact], float]:
-    """One sequence number under which ranks wait for different things."""
-    by_seq: dict[str, dict[tuple[str, str], Fact]] = {}
+    """Ranks that wait for different things: surely when the sequence number is the same, likely when it is not."""
+    by_rank: dict[int, Fact] = {}
     for fact in facts.of(WORK):
-        what = (fact.words["op"], fact.words.get("numel", ""))
-        by_seq.setdefault(fact.words["seq"], {}).setdefault(what, fact)
+        if fact.rank is not None:
+            by_rank.setdefault(fact.rank, fact)
+    by_seq: dict[str, dict[tuple[str, str], Fact]] = {}
+    for fact in by_rank.values():
+        by_seq.setdefault(fact.words["seq"], {}).setdefault((fact.words["op"], fact.words.get("numel", "")), fact)
     for apart in by_seq.values():
-        ranks = {fact.rank for fact in apart.values()}
-        if len(apart) > 1 and len(ranks) > 1 and None not in ranks:
+        if len(apart) > 1:
             return list(apart.values()), 0.88
-    return NOTHING
+    by_op = {fact.words["op"]: fact for fact in by_rank.values()}
+    return (list(by_op.values()), 0.7) if len(by_op) > 1 else NOTHING
 
 
 def _stacks_differ(facts: Facts) -> tuple[list[Fact], float]:
@@ -199,7 +203,7 @@ RULES = (
         name="watchdogs_differ",
         kind=Kind.COLLECTIVE_DIVERGENCE,
         owner="ml",
-        cause="at one sequence number the ranks wait for different collectives",
+        cause="the ranks wait for different collectives",
         do="compare the stacks of two such ranks; bring all ranks onto one path",
         scope="rank",
         signals=(WORK,),

@@ -40,6 +40,7 @@ WAITS = says(
     at=HINT,
 )
 FINISHED = says(
+    r"(training|loop) (is |was |has )?(finished|ended|complete\w*)( after \d+| at step)",
     r"epoch (is |was )?(finished|done|complete\w*|ended)",
     r"finished (its |the )?(epoch|data|training)",
     r"exit(s|ed)? (the )?(dataloader|data|training|epoch) ?loop",

@@ -33,7 +33,12 @@ RULES = (
         cause="the batch sizes do not multiply to the global batch at this world size, or do not divide it",
         do="take a legal value for the world size that the launcher made; `warpbeam plan` prints the nearest",
         signals=(
-            says(r"train_batch_size is not equal to", r"check batch related parameters", at=SURE),
+            says(
+                r"train_batch_size is not equal to",
+                r"check batch related parameters",
+                r"micro.?batch size per gpu: .{0,40}greater than",
+                at=SURE,
+            ),
             says(
                 r"(batch|num_generations|generations per prompt|micro_?batch|minibatch|accumulation)\b"
                 r".{0,120}(divisible|divides?|multiple of|not equal to)",
@@ -98,6 +103,7 @@ RULES = (
                 r"zero_force_ds_cpu_optimizer",
                 r"client provided optimizer",
                 r"both fp16 and bf16",
+                r"(fp16|bf16).{0,30}(cannot|can not|both).{0,30}(simultaneous|enabled|same time|together)",
                 r"has already been reduced",
                 r"gradient computed twice for this partition",
                 at=SURE,
@@ -152,6 +158,7 @@ RULES = (
         cause="a DeepSpeed or torch extension does not build or load in this image",
         do="compiler, ninja and toolkit into the image, or the ops pre-built there; then `ds_report`",
         signals=(
+            says(r"lib(cud\w+|nvrtc|cublas\w*|curand)\.so\S*: cannot open shared object", at=POSSIBLE),
             says(
                 r"error building extension",
                 r"ninja is required",

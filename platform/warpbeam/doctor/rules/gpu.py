@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.kinds import Kind
-from warpbeam.doctor.rule import Rule
-from warpbeam.doctor.signal import LIKELY, POSSIBLE, SURE, says, told
+from warpbeam.doctor.rule import NOTHING, Rule
+from warpbeam.doctor.signal import HINT, LIKELY, POSSIBLE, SURE, says, told
 
 # Xids that a program can cause by itself (13, 31, 43, 45, 68, 69) are no sign of hardware, and 79 always is one.
 HARD_XID = r"xid.{0,60}[ :(](48|62|63|64|74|79|92|94|95|109|110|119|120|121|136|140|143|149|154|155|156|158)\b"
@@ -17,6 +18,20 @@ LOST = says(
     r"nvrm: gpu at pci.{0,80}(lost|fall)",
     at=SURE,
 )
+
+MODULE_AND_LIBRARY = says(
+    r"(kernel module|nvrm version|module)\D{0,40}(?P<module>\d{3}\.[\d.]+).{0,60}"
+    r"(lib\w+|library|user|nvml)\D{0,40}(?P<library>\d{3}\.[\d.]+)",
+    at=HINT,
+)
+MANAGER_VERSION = says(r"fabric ?manager.{0,60}version.{0,40}(mismatch|match|differ)", at=HINT)
+
+
+def _differ(facts: Facts) -> tuple[list[Fact], float]:
+    """One line that names both versions, and they are not the same."""
+    apart = [fact for fact in facts.of(MODULE_AND_LIBRARY) if fact.words["module"] != fact.words["library"]]
+    return (apart, 0.85) if apart else NOTHING
+
 
 RULES = (
     Rule(
@@ -97,6 +112,7 @@ RULES = (
             ),
             says(r"fabric.{0,20}state.{0,20}(in progress|not complete)", at=LIKELY),
         ),
+        unless=(MANAGER_VERSION,),
     ),
     Rule(
         name="nvlink_fault",
@@ -124,6 +140,13 @@ RULES = (
         retry="may help",
         scope="node",
         signals=(
+            told(
+                r"\b(all|every|each|both|always|again|repeatedly)\b.{0,40}(fail|crash|hang|die)\w*"
+                r".{0,20} on (the same )?(node|host|gpu)",
+                r"(fail|crash|hang|die)\w* on (node|host|gpu)\S* (each|every) (time|attempt)",
+                at=LIKELY,
+                unless=r"slow",
+            ),
             told(
                 r"(same|one|single|that|this|particular|specific) (node|host|gpu|machine|device)\b.{0,60}(every"
                 r"|each|all|both|always|again|only|fail|attempt|other nodes)",
@@ -162,6 +185,17 @@ RULES = (
             ),
             says(r"failed to initialize nvml", at=LIKELY),
         ),
+    ),
+    Rule(
+        name="module_and_library_differ",
+        kind=Kind.DRIVER_MISMATCH,
+        owner="infra",
+        cause="the loaded kernel module is {module}, the user library {library}",
+        do="reboot the node or reload the module; hold the driver's packages",
+        retry="may help",
+        scope="node",
+        signals=(MODULE_AND_LIBRARY,),
+        judge=_differ,
     ),
     Rule(
         name="driver_too_old",

@@ -48,11 +48,14 @@ NEVER_ENDS = (
 )
 LAUNCHER = (
     r"\b(launcher|torchrun|elastic agent|deepspeed|mpirun|mpiexec|srun|pdsh|ssh|parent|main process|accelerate|spawn\w*"
-    r"|job|rayjob|trainjob|pytorchjob|mpijob|launch\.py|horovodrun)\b.{0,60}"
+    r"|job|rayjob|trainjob|pytorchjob|mpijob|launch\.py|horovodrun|submitter|raycluster)\b.{0,60}"
 )
 LAUNCHER_STAYS = told(
     LAUNCHER + NEVER_ENDS,
     LAUNCHER + r"(still|remains?|stays?|keeps?|kept|left) (running|alive|waiting|hanging|up|hung|active|in running)",
+    LAUNCHER + r"\b(stuck|wedged|leaks?|leaked)\b",
+    LAUNCHER + r"(keeps|leaves|holds) (the )?(remaining|other|surviving)",
+    r"no sig(term|kill) (is |was )?sent|sig(term|kill) (is|was) not (sent|forwarded|propagated|delivered)",
     LAUNCHER + r"(hangs?|waits?) (forever|indefinitely|for (all|the other|remaining))",
     at=HINT,
 )

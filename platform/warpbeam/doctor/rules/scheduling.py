@@ -21,6 +21,15 @@ QUOTA = says(r"exceeded quota", r"quota exceeded", at=LIKELY, unless=r"disk quot
 MINIMUM = says(r"\bmin_?(member|available|resources)\b:? ?\d+", at=POSSIBLE)
 
 
+ERROR = says(r"\b\w+(error|exception)\b", at=HINT, unless=r"metrics server|connection|timed? ?out")
+
+
+def _in_its_log(facts: Facts) -> tuple[list[Fact], float]:
+    """An exception in a log of the autoscaler."""
+    own = [fact for fact in facts.of(ERROR) if "autoscaler" in fact.source.where]
+    return (own, LIKELY) if own else NOTHING
+
+
 def _part_of_a_gang(facts: Facts) -> tuple[list[Fact], float]:
     """Waiting pods beside running ones: the running ones hold what the waiting ones need."""
     waiting, running = facts.of(NO_ROOM, PENDING), facts.of(RUNNING)
@@ -157,6 +166,16 @@ RULES = (
         ),
     ),
     Rule(
+        name="autoscaler_container_fails",
+        kind=Kind.AUTOSCALER,
+        owner="platform",
+        cause="the autoscaler's own log ends in an error",
+        do="mend what its error names: the group's fields, its rights, or its version; then start again",
+        scope="pod",
+        signals=(ERROR,),
+        judge=_in_its_log,
+    ),
+    Rule(
         name="autoscaler_removes_workers",
         kind=Kind.AUTOSCALER,
         owner="platform",
@@ -185,6 +204,7 @@ RULES = (
         do="look at `ray status`: demand, limits and the groups' resources; the operator's version and its rights",
         retry="may help",
         signals=(
+            says(r"failed to launch \d+ node", r"launch_failed|nodelaunchexception", at=LIKELY),
             told(
                 r"autoscal.{0,80}(not|never|no longer|stops?|fails to) (scal|add|launch|creat|upscal|request)",
                 at=LIKELY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.kinds import Kind
 from warpbeam.doctor.rule import NOTHING, Rule
-from warpbeam.doctor.signal import HINT, LIKELY, POSSIBLE, SURE, says, state, told
+from warpbeam.doctor.signal import HINT, LIKELY, POSSIBLE, SURE, says, told
 
 NCCL_VERSION = says(r"(nccl|rccl)[ _]version:? ?=?v?\(?(?P<version>\d+[., ]+\d+[., ]*\d*)", at=HINT)
 PLUGIN_LOADED = says(
@@ -14,7 +14,7 @@ PLUGIN_LOADED = says(
 PLUGIN_ABSENT = says(r"could not find: \S*libnccl-net", r"no plugin found", r"using internal network plugin", at=HINT)
 
 
-COMPONENT = state(
+COMPONENT = says(
     r"\b(?P<component>libfabric|efa|ofed|mlnx_ofed|ucx|openmpi|hpc-?x|aws-ofi-nccl|pytorch|torch|firmware|fw_ver)\b"
     r"[^0-9\n]{0,12}(?P<release>\d+\.\d+[\w.]*)",
     at=HINT,

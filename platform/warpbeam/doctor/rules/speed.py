@@ -55,6 +55,7 @@ RULES = (
                 at=LIKELY,
                 unless=r"not active",
             ),
+            told(r"\d{3,4} ?mhz\b.{0,40}\b(others?|peers?|instead|vs|expected)\b", at=LIKELY),
             told(r"(sm )?clocks?.{0,30}(stuck|dropped|low(er)?|locked|capped|reduced).{0,30}(mhz)?", at=POSSIBLE),
         ),
     ),
@@ -86,6 +87,7 @@ RULES = (
         signals=(
             says(r"gpu ?direct rdma .{0,20}disabled", at=LIKELY),
             says(
+                r"failed to open libibverbs",
                 r"using network socket",
                 r"net/ib ?: ?no device found",
                 r"falling back to (tcp|sockets?)",

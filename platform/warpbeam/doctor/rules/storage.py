@@ -160,8 +160,6 @@ RULES = (
                 r"curlcode: ?\d+",
                 r"awserror",
                 r"aws_error",
-                r"boto3",
-                r"s3fs",
                 r"pyarrow.{0,20}s3",
                 at=LIKELY,
                 unless=r"access_denied|retried_\w*errors|retry_\w*errors|', 'aws error",
