@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from warpbeam.doctor import place
-from warpbeam.doctor.echoes import ECHOES, heard
+from warpbeam.doctor.echoes import ECHOES, ENDED, heard
 from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.order import order
 from warpbeam.doctor.rule import Finding
@@ -55,9 +55,9 @@ def diagnose(facts: Facts) -> Answer:
     """Apply every rule and order what they find."""
     found = [finding for rule in RULES if (finding := rule.find(facts))]
     ordered = order(found)
-    echoes = tuple(heard(facts))
-    trouble = ordered.first is not None or bool(echoes) or facts.has(TROUBLE)
-    return Answer(ordered.first, ordered.others, echoes, trouble, tuple(facts.of(TROUBLE, *ECHOES.values())))
+    loud = (TROUBLE, *(signal for signal in ECHOES.values() if signal is not ENDED))
+    trouble = ordered.first is not None or facts.has(*loud)
+    return Answer(ordered.first, ordered.others, tuple(heard(facts)), trouble, tuple(facts.of(*loud)))
 
 
 def diagnose_texts(evidence: Iterable[tuple[str, str]]) -> Answer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from warpbeam.doctor.facts import Facts
 from warpbeam.doctor.signal import HINT, Signal
 
+ENDED = Signal(r"sending process \d+ closing signal|sigterm", HINT)
+"""How every run ends, well or not."""
 ECHOES: dict[str, Signal] = {
     "watchdog timeouts": Signal(r"watchdog caught collective operation timeout", HINT),
     "ChildFailedError": Signal(r"childfailederror", HINT),
@@ -14,7 +16,7 @@ ECHOES: dict[str, Signal] = {
     ),
     "rendezvous timeouts": Signal(r"rendezvoustimeouterror", HINT),
     "ds_opt_adam": Signal(r"has no attribute 'ds_opt_adam'", HINT),
-    "processes ended by their launcher": Signal(r"sending process \d+ closing signal|sigterm", HINT),
+    "processes ended by their launcher": ENDED,
     "flushed work requests": Signal(r"vendor err(or)? 249|wr_flush_err", HINT),
 }
 

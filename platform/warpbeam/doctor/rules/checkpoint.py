@@ -34,6 +34,7 @@ RULES = (
         do="fetch the file again (with git-lfs) and compare its checksum; or load the checkpoint before it",
         scope="rank",
         signals=(
+            says(r"read zip archive|(archive|file) is corrupt", at=LIKELY),
             says(
                 r"headertoolarge",
                 r"headertoosmall",
@@ -81,6 +82,7 @@ RULES = (
         cause="the checkpoint was written by another number of ranks, or in another parallel layout",
         do="resume with the layout that wrote it, or convert it to a universal checkpoint first",
         signals=(
+            says(r"checkpoint.{0,30}\b(tp|pp|dp|mp)\b ?[=:]? ?\d", at=LIKELY),
             says(
                 r"used a dp world size",
                 r"automatic adjustment of zero",

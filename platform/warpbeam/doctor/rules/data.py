@@ -36,12 +36,13 @@ IN_COLLECTIVE = told(
 )
 WAITS = says(
     r"watchdog.{0,40}timeout",
+    r"timed out waiting \d+ms",
     r"distributed_c10d\.py.{0,60}(all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|barrier)",
     at=HINT,
 )
 FINISHED = says(
     r"(training|loop) (is |was |has )?(finished|ended|complete\w*)( after \d+| at step)",
-    r"epoch (is |was )?(finished|done|complete\w*|ended)",
+    r"epoch (\d+ )?(is |was )?(finished|done|complete\w*|ended)",
     r"finished (its |the )?(epoch|data|training)",
     r"exit(s|ed)? (the )?(dataloader|data|training|epoch) ?loop",
     r"left the (loop|epoch)",

@@ -69,6 +69,8 @@ RULES = (
             "holds apart"
         ),
         signals=(
+            says(r"tensor [ab] \(0\) must match|at non-singleton dimension.{0,40}\(0\)", at=LIKELY),
+            says(r"max\(\) arg is an empty sequence|fp16_partitioned_groups|initialize_optimizer_states", at=LIKELY),
             says(
                 r"deepspeedconfigerror",
                 r"deepspeed config.{0,80}(mismatch|invalid|error|wrong|correct)",
@@ -102,6 +104,7 @@ RULES = (
                 r"zero_allow_untested_optimizer",
                 r"zero_force_ds_cpu_optimizer",
                 r"client provided optimizer",
+                r"fp16_partitioned_groups|initialize_optimizer_states.{0,80}error",
                 r"both fp16 and bf16",
                 r"(fp16|bf16).{0,30}(cannot|can not|both).{0,30}(simultaneous|enabled|same time|together)",
                 r"has already been reduced",
@@ -170,7 +173,7 @@ RULES = (
                 at=SURE,
             ),
             says(
-                r"(nvcc|g\+\+|gcc|c\+\+|cc1plus|ld|clang|ninja)\b.{0,80}(not found|no such file|error:"
+                r"\b(nvcc|g\+\+|gcc|c\+\+|cc1plus|ld|clang|ninja)\b.{0,80}(not found|no such file|error:"
                 r"|cannot find|failed|fatal error|unsupported|returned non-zero|missing)",
                 at=LIKELY,
                 unless=r"segfault|\.sock",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.kinds import Kind
 from warpbeam.doctor.rule import NOTHING, Rule
@@ -33,6 +35,23 @@ def _differ(facts: Facts) -> tuple[list[Fact], float]:
     return (apart, 0.85) if apart else NOTHING
 
 
+FAILURE = told(r"\b(\w*error|fail\w*|crash\w*|hang\w*|hung|killed|aborted)\b", at=HINT)
+_ATTEMPT = re.compile(r"\b(attempt|job|run|try) ?#?\d+", re.IGNORECASE)
+
+
+def _same_node_again(facts: Facts) -> tuple[list[Fact], float]:
+    """One node, and no other, on which several attempts failed."""
+    failed: dict[str, dict[str, Fact]] = {}
+    for fact in facts.of(FAILURE):
+        attempt = _ATTEMPT.search(fact.source.where)
+        if attempt and fact.node:
+            failed.setdefault(fact.node, {}).setdefault(attempt[0].lower(), fact)
+    if len(failed) != 1:
+        return NOTHING
+    (attempts,) = failed.values()
+    return (list(attempts.values()), 0.85) if len(attempts) > 1 else NOTHING
+
+
 RULES = (
     Rule(
         name="gpu_xid",
@@ -53,6 +72,7 @@ RULES = (
         retry="may help",
         scope="node",
         signals=(
+            told(r"(shows?|lists?|sees?|finds?|only) \d+ of \d+ gpus?", at=LIKELY),
             LOST,
             says(
                 r"(no devices were found|only \d+ of \d+ gpus|gpu.{0,20}missing|\d+ of \d+ gpus? (visible|found"
@@ -168,6 +188,17 @@ RULES = (
         ),
     ),
     Rule(
+        name="same_node_again",
+        kind=Kind.GPU_HARDWARE,
+        owner="infra",
+        cause="several attempts failed on one and the same node: hardware, whatever the message says",
+        do="exclude that node and start again; run `dcgmi diag -r 3` on it",
+        retry="may help",
+        scope="node",
+        signals=(FAILURE,),
+        judge=_same_node_again,
+    ),
+    Rule(
         name="driver_library_mismatch",
         kind=Kind.DRIVER_MISMATCH,
         owner="infra",
@@ -176,6 +207,14 @@ RULES = (
         retry="may help",
         scope="node",
         signals=(
+            says(
+                r"forward compatibility was attempted",
+                r"error 80[34]\b",
+                r"cudaerrorcompatnotsupported",
+                r"cudaerrorsystemdrivermismatch",
+                r"unsupported display driver",
+                at=SURE,
+            ),
             says(r"driver/library version mismatch", r"api mismatch: the client has", r"nvrm: api mismatch", at=SURE),
             says(r"(couldn'?t|could not|can'?t|unable to) communicate with the nvidia driver", at=LIKELY),
             says(
@@ -210,14 +249,6 @@ RULES = (
                 r"driver.{0,30}(is )?too old",
                 r"cudaerrorinsufficientdriver",
                 r"error 35\b",
-                at=SURE,
-            ),
-            says(
-                r"forward compatibility was attempted",
-                r"error 80[34]\b",
-                r"cudaerrorcompatnotsupported",
-                r"cudaerrorsystemdrivermismatch",
-                r"unsupported display driver",
                 at=SURE,
             ),
             says(

@@ -20,7 +20,7 @@ WRONG_NAME = says(
 )
 NO_ACCESS = says(
     r"pull access denied",
-    r"unauthorized: ",
+    r"unauthorized: |401 unauthorized",
     r"authentication required",
     r"no basic auth credentials",
     r"toomanyrequests",
@@ -63,6 +63,8 @@ PEERS_STAY = told(
     r"(still|remains?|stays?|keeps?|kept|left|continues?) (to )?"
     r"(run(ning)?|alive|waiting|hanging|up|hung|holding|active|occupy\w*|busy|behind)",
     r"\bzombies?\b|<?defunct>?|\borphan\w*",
+    r"keeps? (their|its|the) (workers?|processes|ranks)|(processes|ranks|workers) (are )?alive|running until",
+    r"kill[-_]on[-_]bad[-_]exit",
     NEVER_ENDS,
     at=HINT,
 )

@@ -107,6 +107,7 @@ RULES = (
         do="a smaller micro-batch, activation checkpointing or more sharding; `warpbeam plan` says what fits",
         scope="rank",
         signals=(
+            says(r"\boutofmemoryerror\b", at=LIKELY, unless=r"ray\.exceptions|running low|java|due to"),
             says(
                 r"(cuda|hip|xpu|npu|gpu) out of memory",
                 r"torch\.(cuda\.)?outofmemoryerror",

@@ -32,7 +32,7 @@ NO_NAME = says(
     r"no address associated with hostname",
     r"name resolution (fail|error)",
     at=SURE,
-    unless=OTHER_SERVICE,
+    unless=OTHER_SERVICE + r"|resolve reference|401|unauthorized",
 )
 WAITS_FOR_GCS = says(r"wait-gcs-ready", r"wait(ing)? for gcs to be ready", at=POSSIBLE)
 CLUSTER_DOMAIN = says(r"cluster[ -_]?domain", r"svc\.cluster\.local", at=HINT)
@@ -130,6 +130,8 @@ RULES = (
         retry="may help",
         scope="rank",
         signals=(
+            says(r"failed to listen on any local network address", at=0.85),
+            told(r"port\W{0,2}\d{2,5} (is |was )?(used|taken|held|occupied|busy)", at=LIKELY),
             says(
                 r"address already in use",
                 r"eaddrinuse",

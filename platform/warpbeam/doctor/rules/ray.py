@@ -7,7 +7,12 @@ from warpbeam.doctor.rule import Rule
 from warpbeam.doctor.signal import HINT, LIKELY, POSSIBLE, SURE, says, state, told
 
 DIFFERENT = (
-    says(r"version mismatch: the cluster was started with", r"this process on node .{0,60}was started with", at=SURE),
+    says(
+        r"version mismatch: .{0,40}\bray\b",
+        r"version mismatch: the cluster was started with",
+        r"this process on node .{0,60}was started with",
+        at=SURE,
+    ),
     says(
         r"\bray\b.{0,60}version.{0,60}(mismatch|differ|not match|incompatible|inconsistent)",
         r"(mismatch|differ\w*|incompatible).{0,30}\bray version",
@@ -168,7 +173,6 @@ RULES = (
             says(
                 r"marked dead because the detector has missed",
                 r"missed too many heartbeats",
-                r"health ?check.{0,40}(fail|timed out|missed)",
                 at=POSSIBLE,
             ),
             says(

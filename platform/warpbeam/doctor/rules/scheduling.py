@@ -183,6 +183,7 @@ RULES = (
         do="a longer idleTimeoutSeconds, or minReplicas equal to the job's workers while it runs",
         retry="may help",
         signals=(
+            says(r"removing \d+ nodes?\b", at=LIKELY),
             says(
                 r"(idle|scal(e|ing)[- ]?down|downscal).{0,80}(terminat|remov|delet|kill)",
                 at=LIKELY,

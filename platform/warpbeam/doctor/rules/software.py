@@ -123,6 +123,13 @@ RULES = (
         cause="NCCL fails inside itself, which another version mends",
         do="move the image to an NCCL release that mends it; until then switch the faulty path off",
         signals=(
+            told(
+                r"\bbug (of|in) (this|the|that) (nccl |rccl )?version",
+                r"\b2\.\d+(\.\d+)? (is|was|works?|runs?) (fine|ok|good|well|without)",
+                r"(race|deadlock|bug|leak|defect|regression)\b.{0,20}\b(in|of) [nr]ccl\w*",
+                r"(fix|patch)\w* in (nccl |rccl )?v?2\.\d+",
+                at=LIKELY,
+            ),
             says(r"please report this issue to the nccl developers", at=LIKELY),
             says(
                 r"(internal error|ncclinternalerror).{0,80}(topo|graph|xml|search|nvls|proxy|channel|plugin)", at=LIKELY
