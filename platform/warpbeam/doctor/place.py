@@ -22,8 +22,9 @@ _POD = re.compile(
     r"|\b([a-z0-9][a-z0-9-]*-\d+) (?:Pending|Init|Error|Waiting)"
 )
 _STATE = re.compile(
-    r"\b(pods?|k8s|kube\w*|events?|ray(cluster|job|service)|status|spec|env|args|config|nodes?|cluster|ibv_devinfo|ibstat"
-    r"|lspci|nvidia-smi|dmesg|proc|cmdline|symptom|note|describe|quota|group|ps|ulimit|df|versions?|topology)\b|\.(ya?ml|json)$",
+    r"\b(pods?|k8s|kube\w*|events?|ray(cluster|job|service)|\w*job|workload|operator|pod ?group|status|spec|describe"
+    r"|quota|env|args|config|versions?|symptom|note|nodes?|cluster|laptop|switch|ibv_devinfo|ibstat|lspci|nvidia-smi|dmesg"
+    r"|proc|cmdline|group|ps|ulimit|df|topology)\b|\.(ya?ml|json)$",
     re.IGNORECASE,
 )
 _LOG = re.compile(r"\blogs?\b|\.(log|out|err|txt)(\.\d+)?$|\bstack\b|\btrace", re.IGNORECASE)

@@ -34,6 +34,7 @@ RULES = (
         do="fetch the file again (with git-lfs) and compare its checksum; or load the checkpoint before it",
         scope="rank",
         signals=(
+            says(r"consistency check failed: file should be of size", at=SURE),
             says(r"read zip archive|(archive|file) is corrupt", at=LIKELY),
             says(
                 r"headertoolarge",
@@ -82,6 +83,12 @@ RULES = (
         cause="the checkpoint was written by another number of ranks, or in another parallel layout",
         do="resume with the layout that wrote it, or convert it to a universal checkpoint first",
         signals=(
+            says(
+                r"(unable to|cannot|could not|can't) find .{0,30}(shards?|zero|optim\w*)\b",
+                at=LIKELY,
+                unless=r"node type",
+            ),
+            told(r"checkpoint has .{0,20}(ranks|shards|gpus).{0,60}(world|ranks|gpus)", at=LIKELY),
             says(r"checkpoint.{0,30}\b(tp|pp|dp|mp)\b ?[=:]? ?\d", at=LIKELY),
             says(
                 r"used a dp world size",

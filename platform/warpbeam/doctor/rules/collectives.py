@@ -13,6 +13,7 @@ WATCHDOG = says(
     r"watchdog.{0,40}timeout",
     r"worknccl\(",
     r"timeout on .{0,60}seq \d+",
+    r"diststoreerror|wait timeout after \d+ms",
     r"timed out waiting \d+ms for (send|recv)",
     at=HINT,
 )
@@ -34,6 +35,8 @@ BUSY = told(
     r"\.map\b",
     r"preprocess\w*",
     r"download\w*",
+    r"gc\.collect|garbage collect|cudamalloc retr",
+    r"\b(wandb|mlflow|tensorboard)\b",
     r"upload\w*",
     r"export\w*",
     r"index(ing| mapping)",
@@ -52,6 +55,7 @@ BUSY = told(
 STACKS_WRITTEN = says(r"^timeout \(\d+:\d\d:\d\d\)!", at=HINT)
 BEHIND = told(
     r"\bnot (enqueued|joined|reached|called)\b",
+    r"\bno (entry|record) (for|of)\b",
     r"never (joins?|joined|called|enters?|reach\w*)",
     r"\babsent\b",
     r"missing (rank|from)",
@@ -167,6 +171,11 @@ RULES = (
         do="bring all ranks onto one path: no collective, and no backward, under a condition that only some meet",
         scope="rank",
         signals=(
+            told(
+                r"rank \d+:? (all_?\w+|reduce\w*|broadcast) .{0,30}rank \d+:? (all_?\w+|reduce\w*|broadcast)", at=LIKELY
+            ),
+            says(r"is running collective", at=LIKELY),
+            told(r"(only on|on) (that|this|one) rank\b", at=LIKELY, unless=r"memory|oom|slow|dump"),
             FLIGHT_MISMATCH,
             says(
                 r"detected mismatch between collectives",
@@ -177,7 +186,7 @@ RULES = (
             says(
                 r"disagree\w* between rank ?\d+ and rank ?\d+",
                 r"expected to have finished reduction in the prior iteration",
-                r"parameters that were not used in producing loss",
+                r"parameters that were not used in producing (the )?loss",
                 at=LIKELY,
             ),
             told(
@@ -253,7 +262,10 @@ RULES = (
         do="look at that rank's own log and stack first",
         retry="may help",
         scope="rank",
-        signals=(FLIGHT_ABSENT,),
+        signals=(
+            told(r"rank \d+ .{0,40}\b(no entry|absent|missing|never|not)\b.{0,60}\bothers?\b.{0,20}wait", at=LIKELY),
+            FLIGHT_ABSENT,
+        ),
     ),
     Rule(
         name="raised_on_some_ranks",

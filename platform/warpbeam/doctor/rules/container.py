@@ -37,6 +37,7 @@ RULES = (
         do="pool: set shm (memory-backed, sized for all local ranks); then start again",
         scope="node",
         signals=(
+            says(r"failed to extend /dev/shm", at=SURE),
             says(
                 r"(creating|create|attach\w*|open\w*|extend\w*|map\w*|resiz\w*"
                 r"|allocat\w*)( \w+){0,3} shared memory (segment|file|object|region)",

@@ -37,10 +37,12 @@ IN_COLLECTIVE = told(
 WAITS = says(
     r"watchdog.{0,40}timeout",
     r"timed out waiting \d+ms",
+    r"nccl timeout",
     r"distributed_c10d\.py.{0,60}(all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|barrier)",
     at=HINT,
 )
 FINISHED = says(
+    r"(data ?set|loader|iterator|shard)\w* (has )?ended",
     r"(training|loop) (is |was |has )?(finished|ended|complete\w*)( after \d+| at step)",
     r"epoch (\d+ )?(is |was )?(finished|done|complete\w*|ended)",
     r"finished (its |the )?(epoch|data|training)",
@@ -70,6 +72,7 @@ UNEVEN_SAMPLES = told(
 )
 COUNTED = says(
     r"\b(?P<batches>\d[\d,]*) (batches|samples|steps|iterations|examples)\b",
+    r"(data ?loader|data ?set|sampler|epoch) (length|size|len)[ :=]+(?P<size>\d+)",
     r"len\(\w*(loader|dataset|sampler)\w*\) ?[=:]+ ?(?P<length>\d+)",
     at=HINT,
 )
@@ -93,7 +96,7 @@ def _left_the_loop(facts: Facts) -> tuple[list[Fact], float]:
 def _counts_differ(facts: Facts) -> tuple[list[Fact], float]:
     """Ranks that print different numbers of batches."""
     counted = [fact for fact in facts.of(COUNTED) if fact.rank is not None]
-    by_rank = {fact.rank: fact.words.get("batches") or fact.words["length"] for fact in counted}
+    by_rank = {fact.rank: next(iter(fact.words.values())) for fact in counted}
     return (counted, 0.75) if len(by_rank) > 1 and len(set(by_rank.values())) > 1 else NOTHING
 
 

@@ -33,6 +33,7 @@ RULES = (
         cause="the batch sizes do not multiply to the global batch at this world size, or do not divide it",
         do="take a legal value for the world size that the launcher made; `warpbeam plan` prints the nearest",
         signals=(
+            says(r"batch size:? \d+ is not equal", at=LIKELY),
             says(
                 r"train_batch_size is not equal to",
                 r"check batch related parameters",
@@ -69,6 +70,7 @@ RULES = (
             "holds apart"
         ),
         signals=(
+            says(r"optimizer got an empty parameter list", at=POSSIBLE),
             says(r"tensor [ab] \(0\) must match|at non-singleton dimension.{0,40}\(0\)", at=LIKELY),
             says(r"max\(\) arg is an empty sequence|fp16_partitioned_groups|initialize_optimizer_states", at=LIKELY),
             says(

@@ -94,6 +94,7 @@ RULES = (
         retry="may help",
         scope="node",
         signals=(
+            says(r"poll_health|device health|async event.{0,40}(fatal|error)", at=LIKELY),
             says(
                 r"got async event.{0,60}(port|link|gid|fatal|device)", r"ibv_event_(port_err|device_fatal)", at=LIKELY
             ),

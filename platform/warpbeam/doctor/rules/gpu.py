@@ -92,6 +92,7 @@ RULES = (
         retry="may help",
         scope="node",
         signals=(
+            says(r"remap\w* rows?.{0,20}pending: ?yes|uncorrectable error: ?[1-9]", at=SURE),
             says(
                 r"uncorrectable.{0,20}ecc",
                 r"ecc.{0,20}(uncorrectable|double.?bit|error encountered)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.kinds import Kind
 from warpbeam.doctor.rule import NOTHING, Rule
@@ -70,6 +72,17 @@ PEERS_STAY = told(
 )
 
 
+HELD = told(r"\b(waits?|waiting|hangs?|sleep\w*|stuck|blocked|blocks)\b", at=HINT)
+_LAUNCHER_PLACE = re.compile(r"launch|agent|torchrun|mpirun|srun|process table|\bps\b|elastic|spawn", re.IGNORECASE)
+
+
+def _launcher_held(facts: Facts) -> tuple[list[Fact], float]:
+    """A rank's death, and a launcher whose own lines say that it waits."""
+    held = [fact for fact in facts.of(HELD) if _LAUNCHER_PLACE.search(fact.source.where)]
+    dead = [fact for fact in facts.of(DEATH) if fact.text not in {one.text for one in held}]
+    return ([*held, *dead], 0.78) if dead and held else NOTHING
+
+
 def _outlives(facts: Facts) -> tuple[list[Fact], float]:
     """A rank's death, and a launcher that lives on: both have to be said."""
     dead, stays = facts.of(DEATH), facts.of(LAUNCHER_STAYS)
@@ -131,6 +144,31 @@ RULES = (
         do="end the job by hand; start it with a launcher that ends all ranks when one dies",
         signals=(DEATH, LAUNCHER_STAYS),
         judge=_outlives,
+    ),
+    Rule(
+        name="dead_beside_running",
+        kind=Kind.LAUNCHER_NO_EXIT,
+        owner="platform",
+        cause="a part of the job has failed, the rest runs on and holds its accelerators",
+        do="end the job by hand; a clean-up policy or launcher that ends all when one dies",
+        signals=(
+            told(r"\b(continues|goes on|runs on|lives on)\b.{0,30}\bafter\b.{0,40}(exit|died|fail|kill|crash)", at=0.8),
+            told(r"\b(failed|died|exited|crashed)\b.{0,60}\bkeeps? (their|its|the)\b", at=0.76),
+            told(
+                r"\b(failed|error|crashed|died|exited)\b.{0,40}\b(workers?|others?|rest|pods?|ranks?)\b.{0,20}\brunning\b",
+                r"\bdefunct\b|\bzombie\b",
+                at=0.76,
+            ),
+        ),
+    ),
+    Rule(
+        name="launcher_waits",
+        kind=Kind.LAUNCHER_NO_EXIT,
+        owner="platform",
+        cause="a rank is dead, and the launcher waits instead of ending the others",
+        do="end the job by hand; start it with a launcher that ends all ranks when one dies",
+        signals=(DEATH, HELD),
+        judge=_launcher_held,
     ),
     Rule(
         name="processes_outlive_rank",

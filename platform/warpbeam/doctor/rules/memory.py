@@ -56,13 +56,16 @@ RULES = (
         scope="rank",
         signals=(
             says(
+                r"(killed|terminated)\b.{0,20}\boom\b", at=LIKELY, unless=r"cuda|gpu|\bhead\b|common causes|root causes"
+            ),
+            says(
                 r"oom[-_ ]?kill",
                 r"out of memory: kill",
                 r"invoked oom",
                 r"memory cgroup out of memory",
                 r"killed process \d+",
                 at=SURE,
-                unless=r"\bhead\b|gcs|potential root causes|common causes include|may have exceeded",
+                unless=r"\bhead\b|gcs|autoscaler|potential root causes|common causes include|may have exceeded",
             ),
             says(
                 r"memory monitor",

@@ -148,7 +148,7 @@ RULES = (
         ),
         unless=(
             says(
-                r"(ray start|gcs|raylet|dashboard|worker_ports|node_manager|object_manager|hostnetwork|hostport)"
+                r"(ray start|gcs|raylet|dashboard|worker_ports|node.manager|object.manager|hostnetwork|hostport)"
                 r".{0,160}(port|in use|used)",
                 at=HINT,
             ),
@@ -163,7 +163,7 @@ RULES = (
         scope="node",
         signals=(
             says(
-                r"(ray start|gcs|raylet|dashboard|worker_ports|node_manager|object_manager|agent)"
+                r"(ray start|gcs|raylet|dashboard|worker_ports|node.manager|object.manager|agent)"
                 r".{0,160}(address already in use|port .{0,60}(in use|used|occupied|taken|conflict))",
                 at=SURE,
                 unless=r"attempt \d|retrying|stay alive|unexpected error or",
@@ -278,6 +278,7 @@ RULES = (
         do="open all ports between the nodes of a job; a listening port answers `nc -vz` from every worker",
         scope="node",
         signals=(
+            told(r"network ?polic(y|ies)|deny (all )?(ingress|egress)|default[- ]deny", at=LIKELY),
             told(
                 r"firewall",
                 r"iptables",
@@ -303,6 +304,7 @@ RULES = (
         do="`ip route get PEER` and `nc -vz PEER PORT` from that worker: interface, route or firewall",
         scope="rank",
         signals=(
+            says(r"connection timed out to|timed out connecting", at=POSSIBLE, unless=OTHER_SERVICE),
             REFUSED,
             says(r"gloo.{0,60}connectfullmesh", r"connectfullmesh failed", r"gloo connect", at=POSSIBLE),
             says(

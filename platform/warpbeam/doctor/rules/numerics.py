@@ -64,6 +64,8 @@ RULES = (
         do="resize the embedding to the tokenizer, or take the tokenizer that belongs to the weights",
         scope="rank",
         signals=(
+            says(r"index \d+ is out of bounds for dimension", at=POSSIBLE),
+            says(r"idx_dim < index_size|idx_dim >= 0", at=LIKELY),
             says(
                 r"srcindex < srcselectdimsize",
                 r"index(select\w*)?.{0,40}srcselectdimsize",

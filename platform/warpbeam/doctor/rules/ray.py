@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.kinds import Kind
-from warpbeam.doctor.rule import Rule
-from warpbeam.doctor.signal import HINT, LIKELY, POSSIBLE, SURE, says, state, told
+from warpbeam.doctor.rule import NOTHING, Rule
+from warpbeam.doctor.signal import HINT, LIKELY, POSSIBLE, SURE, says, told
 
 DIFFERENT = (
     says(
@@ -25,7 +26,7 @@ DIFFERENT = (
         r"(mismatch\w*|different) python version",
         at=LIKELY,
     ),
-    says(r"changing the ray version is not allowed", at=SURE),
+    says(r"installation incompatible with server", r"changing the ray version is not allowed", at=SURE),
     says(r"ray client.{0,120}(version|protocol)", r"client version .{0,40}does not match", at=LIKELY),
     says(
         r"unsupported pickle protocol",
@@ -37,15 +38,18 @@ DIFFERENT = (
     ),
     says(r"modulenotfounderror: no module named 'ray\.\w+", r"cannot import name '\w+' from 'ray", at=POSSIBLE),
 )
-INSIDE_THE_CLUSTER = state(
-    r"\b(worker|head) (pods?|group|image|node)\b",
-    r"ray start",
-    r"rayproject/ray:",
-    r"workergroup",
-    r"containers?:",
-    r"rayversion",
-    at=HINT,
+INSIDE_THE_CLUSTER = told(
+    r"\b(worker|head) (pods?|group|image|node)\b|ray start|rayproject/ray:|workergroup|containers?:|rayversion", at=HINT
 )
+RELEASE = told(r"\bray[ :=v]+(?P<release>\d+\.\d+\.\d+)", at=HINT, unless=r"2\.\d+\.\d+ (or|and) (newer|later)")
+
+
+def _releases_differ(facts: Facts) -> tuple[list[Fact], float]:
+    """Two places that name different releases of Ray."""
+    by_place = {fact.source.where: fact for fact in facts.of(RELEASE)}
+    releases = {fact.words["release"] for fact in by_place.values()}
+    return (list(by_place.values()), 0.85) if len(releases) > 1 else NOTHING
+
 
 RULES = (
     Rule(
@@ -68,6 +72,16 @@ RULES = (
         do="one image, by digest, for the head and all worker groups; rayVersion as in the image",
         signals=DIFFERENT,
         needs=(INSIDE_THE_CLUSTER,),
+    ),
+    Rule(
+        name="ray_releases_differ",
+        kind=Kind.RAY_VERSION,
+        owner="ml",
+        cause="client and cluster have different releases of Ray",
+        do="the cluster's release where the job is submitted, or submit over the Jobs API",
+        signals=(RELEASE,),
+        judge=_releases_differ,
+        unless=(INSIDE_THE_CLUSTER,),
     ),
     Rule(
         name="package_too_large",

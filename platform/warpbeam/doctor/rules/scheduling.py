@@ -107,6 +107,7 @@ RULES = (
         cause="the placement group asks for more than the cluster's nodes and limits can ever give",
         do="ask for bundles that fit one node and for no more than the group's maximum, or raise the maximum",
         signals=(
+            told(r"pending placement groups?.{0,40}(total|max)", at=0.76),
             says(r"placement group creation timed out", at=LIKELY),
             says(r"no available node types? can fulfill", at=LIKELY),
             says(
@@ -126,7 +127,7 @@ RULES = (
                 unless=r"memory|vocab",
             ),
             told(r"not enough (gpu|cpu|resources|nodes)", r"insufficient (cluster )?resources", at=POSSIBLE),
-            told(r"strict_(pack|spread).{0,120}(pending|fail|not|only|cannot)", at=LIKELY),
+            told(r"strict_(pack|spread).{0,120}(pending|fail|not|only|cannot|never)", at=LIKELY),
         ),
     ),
     Rule(
@@ -153,7 +154,8 @@ RULES = (
         scope="pod",
         signals=(
             says(
-                r"autoscaler.{0,80}(crashloopbackoff|traceback|exited|crash|keyerror|error state|forbidden)", at=LIKELY
+                r"autoscaler.{0,80}(crashloopbackoff|oomkilled|traceback|exited|crash|keyerror|error state|forbidden)",
+                at=LIKELY,
             ),
             says(
                 r"(standardautoscaler|monitor\.py|autoscaler\.py|node_provider).{0,120}(error|exception|fail"
@@ -205,6 +207,10 @@ RULES = (
         do="look at `ray status`: demand, limits and the groups' resources; the operator's version and its rights",
         retry="may help",
         signals=(
+            told(
+                r"replicas? (reset|overwritten|reverted|set back)|desired \d+,? (got|have|current|actual) \d+",
+                at=LIKELY,
+            ),
             says(r"failed to launch \d+ node", r"launch_failed|nodelaunchexception", at=LIKELY),
             told(
                 r"autoscal.{0,80}(not|never|no longer|stops?|fails to) (scal|add|launch|creat|upscal|request)",

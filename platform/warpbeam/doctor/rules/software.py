@@ -46,7 +46,9 @@ def _plugin_on_a_part(facts: Facts) -> tuple[list[Fact], float]:
     return ([*absent, *loaded], 0.9) if apart and absent else NOTHING
 
 
-IN_NCCL = r"(nccl[A-Z_]\w+ ?\(|libnccl\.so|librccl\.so|nccl(comm|group|topo|proxy|launch|transport|async)\w*)"
+IN_NCCL = (
+    r"(nccl[A-Z_]\w+ ?\(|libnccl\.so|librccl\.so|nccl(comm|group|topo|proxy|launch|transport|async|kernel|dev)\w*)"
+)
 CRASH = says(r"segmentation fault|sigsegv|signal 11\b|illegal memory access|misaligned address", at=HINT)
 FRAME = says(IN_NCCL, at=HINT)
 
@@ -96,6 +98,11 @@ RULES = (
         do="the same image by digest on every node",
         scope="node",
         signals=(
+            told(
+                r"(older|newer|another|different) (torch|nccl|image|cuda|libfabric|plugin)\b",
+                at=0.76,
+                unless=r"works?|fine|passes|fix",
+            ),
             says(
                 r"mismatch\w* nccl version",
                 r"nccl version mismatch",
@@ -123,6 +130,8 @@ RULES = (
         cause="NCCL fails inside itself, which another version mends",
         do="move the image to an NCCL release that mends it; until then switch the faulty path off",
         signals=(
+            told(r"\b(leak|race|deadlock) in \w+|(patch\w*|fixed|merged) upstream|xml.{0,20}(parse|fail)", at=POSSIBLE),
+            says(r"(proxy|topo|nvls|channel|transport)\w* .{0,60}internal error", at=LIKELY),
             told(
                 r"\bbug (of|in) (this|the|that) (nccl |rccl )?version",
                 r"\b2\.\d+(\.\d+)? (is|was|works?|runs?) (fine|ok|good|well|without)",

@@ -110,6 +110,7 @@ RULES = (
         do="take the node out and compare step times; run its benchmark alone",
         scope="node",
         signals=(
+            told(r"(node|rank|gpu)-?\S* \d+(\.\d+)? ?m?s\b.{0,20}\bothers?\b", at=LIKELY),
             told(
                 r"\b(straggler|slow(er|est)?)\b.{0,40}\b(node|gpu|rank|host|machine|worker|device)s?\b",
                 r"\b(node|gpu|rank|host|machine|worker)s?\b.{0,60}(\d+(\.\d+)? ?(%|x|times)|much|is|are|was) slower",
