@@ -240,9 +240,9 @@ RULES = (
     Rule(
         name="driver_too_old",
         kind=Kind.DRIVER_MISMATCH,
-        owner="platform",
+        owner="infra",
         cause="the node's driver is too old for the CUDA of the image",
-        do="an image whose CUDA the driver supports, or a newer driver on the nodes",
+        do="a newer driver on the nodes, or an image whose CUDA their driver supports",
         scope="node",
         signals=(
             says(

@@ -195,6 +195,36 @@ RULES = (
         ),
     ),
     Rule(
+        name="bridge_address_offered",
+        kind=Kind.RANK_UNREACHABLE,
+        owner="platform",
+        cause="a rank is told to connect to an address of a container bridge or of one link only",
+        do="name the interface for the workers (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) in the pool's profile",
+        scope="node",
+        signals=(
+            says(
+                r"connect\w*\b.{0,60}\b(172\.1[78]\.0\.|192\.168\.122\.|169\.254\.|fe80:)", at=0.82, unless=r"gid|ibv_"
+            ),
+        ),
+    ),
+    Rule(
+        name="peer_refuses",
+        kind=Kind.RANK_UNREACHABLE,
+        owner="platform",
+        cause="a rank connects to an address where no rank listens: another interface, or another host of that name",
+        do="compare the `Bootstrap : Using` lines of all ranks; name the interface in the pool's profile",
+        retry="may help",
+        scope="rank",
+        signals=(
+            says(
+                r"(socketstartconnect|connect to \S+ failed|gloo|tcpstore|client socket)\b.{0,120}connection refused",
+                at=0.7,
+                unless=OTHER_SERVICE + r"|:6379|gcs|redis|127\.0\.0\.1|localhost",
+            ),
+        ),
+        unless=(NO_NAME,),
+    ),
+    Rule(
         name="interface_unknown",
         kind=Kind.RANK_UNREACHABLE,
         owner="platform",
@@ -312,6 +342,7 @@ RULES = (
                 r"call to connect (to \S+ )?.{0,80}failed",
                 r"connect to \S+ failed ?: ?(no route|network|connection)",
                 at=LIKELY,
+                unless=r"connection refused",
             ),
             says(r"no route to host", at=LIKELY, unless=OTHER_SERVICE),
             says(
