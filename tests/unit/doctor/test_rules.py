@@ -9,7 +9,7 @@ import pytest
 from tests.unit.doctor.examples import EXAMPLES, Evidence
 from warpbeam.doctor import place
 from warpbeam.doctor.diagnose import signals
-from warpbeam.doctor.facts import Facts
+from warpbeam.doctor.facts import Fact, Facts
 from warpbeam.doctor.kinds import PAGES, Kind
 from warpbeam.doctor.rules import RULES
 from warpbeam.doctor.scan import Scanner, compiled, matches
@@ -74,3 +74,30 @@ def test_the_matcher_drops_no_line_that_a_rule_could_match(reading: Reading) -> 
 
 def _matches(signal: Signal, line: str) -> bool:
     return re.search(signal.pattern, line, re.IGNORECASE) is not None
+
+
+class Watched(Facts):
+    """Notes which signals a rule asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[Signal] = set()
+
+    def of(self, *signals: Signal) -> list[Fact]:
+        self.asked |= set(signals)
+        return super().of(*signals)
+
+    def has(self, *signals: Signal) -> bool:
+        self.asked |= set(signals)
+        return super().has(*signals)
+
+    def ranks_of(self, *signals: Signal) -> set[int]:
+        self.asked |= set(signals)
+        return super().ranks_of(*signals)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_rule_asks_only_for_signals_that_are_looked_for(name: str) -> None:
+    facts = Watched()
+    BY_NAME[name].find(facts)
+    assert facts.asked <= set(BY_NAME[name].patterns)

@@ -36,7 +36,6 @@ NO_NAME = says(
 )
 WAITS_FOR_GCS = says(r"wait-gcs-ready", r"wait(ing)? for gcs to be ready", at=POSSIBLE)
 CLUSTER_DOMAIN = says(r"cluster[ -_]?domain", r"svc\.cluster\.local", at=HINT)
-RENDEZVOUS_FAILED = says(r"connection to the c10d store has failed", r"rendezvousconnectionerror", at=HINT)
 
 REFUSED = says(
     r"(connect|connection|socket\w*|tcpstore|bind)\b.{0,100}(no route to host|network is unreachable"

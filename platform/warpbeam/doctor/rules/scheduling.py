@@ -39,8 +39,8 @@ def _part_of_a_gang(facts: Facts) -> tuple[list[Fact], float]:
 
 
 def _never_fits(facts: Facts) -> tuple[list[Fact], float]:
-    """No room on any node, and nothing of this job runs yet: the request may be larger than any node."""
-    return NOTHING if facts.has(RUNNING) else (facts.of(NO_ROOM), POSSIBLE)
+    """No room on any node, while nothing of this job runs: the request may be larger than any node."""
+    return facts.of(NO_ROOM), POSSIBLE
 
 
 RULES = (
@@ -98,6 +98,7 @@ RULES = (
         do="compare one pod's request with the largest single node; make pods smaller, or the group larger",
         scope="pod",
         signals=(NO_ROOM,),
+        unless=(RUNNING,),
         judge=_never_fits,
     ),
     Rule(
