@@ -35,6 +35,7 @@ BUSY = told(
     r"\.map\b",
     r"preprocess\w*",
     r"download\w*",
+    r"\bmap\b.{0,20}%|running tokenizer",
     r"gc\.collect|garbage collect|cudamalloc retr",
     r"\b(wandb|mlflow|tensorboard)\b",
     r"upload\w*",
@@ -136,6 +137,15 @@ def _silent(facts: Facts) -> tuple[list[Fact], float]:
         return NOTHING
     shown = facts.of(WATCHDOG)
     return [_about(shown[0], min(silent)), *shown], POSSIBLE
+
+
+def _at_a_barrier(facts: Facts) -> tuple[list[Fact], float]:
+    """A collective of one element is a barrier; when rank 0 is not among those that wait, it is what they wait for."""
+    waits = [fact for fact in facts.of(WORK) if fact.words.get("numel") == "1"]
+    ranks = {fact.rank for fact in waits}
+    if not waits or ranks & {0, None}:
+        return NOTHING
+    return [_about(waits[0], 0), *waits], POSSIBLE
 
 
 def _no_stack(facts: Facts) -> tuple[list[Fact], float]:
@@ -287,6 +297,16 @@ RULES = (
         scope="rank",
         signals=(WATCHDOG,),
         judge=_silent,
+    ),
+    Rule(
+        name="barrier_waits_for_rank_0",
+        kind=Kind.SLOW_OR_ABSENT_RANK,
+        owner="ml",
+        cause="ranks timed out at a barrier which rank 0 did not reach: it may tokenise, evaluate or save",
+        do="look at what rank 0 does there; do it on all ranks, before the group forms, or under a longer timeout",
+        scope="rank",
+        signals=(WORK,),
+        judge=_at_a_barrier,
     ),
     Rule(
         name="rank_without_stacks",

@@ -72,6 +72,7 @@ RULES = (
         retry="may help",
         scope="node",
         signals=(
+            says(r"timeout waiting for rpc from gsp|rminitadapter failed", at=SURE),
             told(r"(shows?|lists?|sees?|finds?|only) \d+ of \d+ gpus?", at=LIKELY),
             LOST,
             says(
@@ -208,6 +209,8 @@ RULES = (
         retry="may help",
         scope="node",
         signals=(
+            says(r"nvidia-container-cli: .{0,80}(error|failed)", at=LIKELY),
+            says(r"no cuda-capable device", at=POSSIBLE),
             says(
                 r"forward compatibility was attempted",
                 r"error 80[34]\b",

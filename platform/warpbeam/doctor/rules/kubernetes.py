@@ -15,7 +15,7 @@ WRONG_NAME = says(
     r"manifest (for .{1,200} )?(unknown|not found)",
     r"invalidimagename",
     r"couldn'?t parse image",
-    r"no matching manifest",
+    r"no matching manifest|no match for platform in manifest",
     r"(image|tag|manifest)\S* .{0,80}not found",
     at=SURE,
     unless=r"no image found in",
@@ -152,6 +152,7 @@ RULES = (
         cause="a part of the job has failed, the rest runs on and holds its accelerators",
         do="end the job by hand; a clean-up policy or launcher that ends all when one dies",
         signals=(
+            told(r"side ?car\b.{0,60}(running|alive|never|keeps|does not)", at=0.78),
             told(r"\b(continues|goes on|runs on|lives on)\b.{0,30}\bafter\b.{0,40}(exit|died|fail|kill|crash)", at=0.8),
             told(r"\b(failed|died|exited|crashed)\b.{0,60}\bkeeps? (their|its|the)\b", at=0.76),
             told(

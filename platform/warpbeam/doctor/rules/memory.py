@@ -14,7 +14,7 @@ KILLED = says(
     r"signal 9\b",
     r"sigkill",
     r"killed by signal: killed",
-    r"status 137",
+    r"status 137|^killed$",
     at=HINT,
     unless=r"potential root causes|common causes include|may have exceeded",
 )
@@ -110,6 +110,7 @@ RULES = (
         do="a smaller micro-batch, activation checkpointing or more sharding; `warpbeam plan` says what fits",
         scope="rank",
         signals=(
+            says(r"failed to cuda [cm]alloc", at=LIKELY),
             says(r"\boutofmemoryerror\b", at=LIKELY, unless=r"ray\.exceptions|running low|java|due to"),
             says(
                 r"(cuda|hip|xpu|npu|gpu) out of memory",

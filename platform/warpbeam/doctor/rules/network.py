@@ -307,6 +307,7 @@ RULES = (
         do="open all ports between the nodes of a job; a listening port answers `nc -vz` from every worker",
         scope="node",
         signals=(
+            told(r"\bistio\b|\benvoy\b|service mesh|\bmtls\b", at=LIKELY),
             told(r"network ?polic(y|ies)|deny (all )?(ingress|egress)|default[- ]deny", at=LIKELY),
             told(
                 r"firewall",

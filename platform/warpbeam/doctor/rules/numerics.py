@@ -65,7 +65,7 @@ RULES = (
         scope="rank",
         signals=(
             says(r"index \d+ is out of bounds for dimension", at=POSSIBLE),
-            says(r"idx_dim < index_size|idx_dim >= 0", at=LIKELY),
+            says(r"idx_dim < index_size|idx_dim >= 0|ind_dim_size|-sizes\[i\] <= index", at=LIKELY),
             says(
                 r"srcindex < srcselectdimsize",
                 r"index(select\w*)?.{0,40}srcselectdimsize",

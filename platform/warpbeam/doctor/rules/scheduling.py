@@ -70,6 +70,9 @@ RULES = (
         cause="the scheduler waits for the gang's minimum of pods, which cannot be reached",
         do="make the gang's minimum equal to the pods that the job creates, and let the quota hold them",
         signals=(
+            says(
+                r"rejected due to timeout after waiting|optimistic rejection|cannot find enough sibling pods", at=LIKELY
+            ),
             says(r"pod ?group.{0,80}(not ready|unschedulable|not enough|pending|inqueue)", at=LIKELY),
             told(r"min_?(member|available).{0,60}(not (met|satisf)|unmet|>|more than|larger)", at=LIKELY),
             MINIMUM,
@@ -154,6 +157,7 @@ RULES = (
         ),
         scope="pod",
         signals=(
+            says(r"serviceaccount\S* .{0,40}cannot (list|patch|get|create)", at=LIKELY),
             says(
                 r"autoscaler.{0,80}(crashloopbackoff|oomkilled|traceback|exited|crash|keyerror|error state|forbidden)",
                 at=LIKELY,

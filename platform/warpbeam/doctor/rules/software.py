@@ -139,7 +139,7 @@ RULES = (
                 r"(fix|patch)\w* in (nccl |rccl )?v?2\.\d+",
                 at=LIKELY,
             ),
-            says(r"please report this issue to the nccl developers", at=LIKELY),
+            says(r"please report this issue to the nccl developers", at=POSSIBLE),
             says(
                 r"(internal error|ncclinternalerror).{0,80}(topo|graph|xml|search|nvls|proxy|channel|plugin)", at=LIKELY
             ),

@@ -156,6 +156,11 @@ RULES = (
         scope="rank",
         signals=(
             says(
+                r"s3torchconnector|s3exception|aws_?crt|google\.api_core\.exceptions|azure\.core\.exceptions",
+                at=LIKELY,
+                unless=r"\bno module|import",
+            ),
+            says(
                 r"aws error [a-z_]+",
                 r"curlcode: ?\d+",
                 r"awserror",
