@@ -83,6 +83,7 @@ RULES = (
         cause="the checkpoint was written by another number of ranks, or in another parallel layout",
         do="resume with the layout that wrote it, or convert it to a universal checkpoint first",
         signals=(
+            says(r"shards?\b.{0,30}(match|differ|equal).{0,30}(world|ranks|processes)", at=LIKELY),
             says(r"size mismatch between saved", at=LIKELY),
             says(
                 r"(unable to|cannot|could not|can't) find .{0,30}(shards?|zero|optim\w*)\b",

@@ -13,6 +13,7 @@ IN_LOADER = says(
     r"_next_data\b",
     r"dataloader\.py\S*.{0,40}(__next__|_poll|_shutdown|_get)",
     r"worker_loop",
+    r"child of fork",
     r"__getitem__",
     r"(dataloader|data loader|loader|prefetch\w*)\b.{0,60}(queue|stack|blocked|stuck|waiting|hang|hung|deadlock)",
     r"(blocked|stuck|waiting|hangs?|hung|deadlock\w*)\b.{0,60}(dataloader|data loader|\bloader\b|next batch"

@@ -130,6 +130,7 @@ RULES = (
         ),
         scope="node",
         signals=(
+            told(r"no (ib|infiniband|rdma) devices?\b|rdma/\S+ .{0,20}(missing|absent|not)", at=LIKELY),
             told(
                 r"(nccl_ib_hca|\bhca\b).{0,80}(wrong|not found|unknown|mismatch|storage|differ|exclude"
                 r"|unreachable|missing|prefix)",

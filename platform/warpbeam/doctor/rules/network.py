@@ -184,6 +184,7 @@ RULES = (
         do="name the interface for the workers (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) in the pool's profile",
         scope="node",
         signals=(
+            told(r"\b127\.0\.1\.1\b", at=LIKELY),
             LOOPBACK_LINE,
             says(
                 r"(connect(s|ing)?( to)?|advertis\w+|resolv\w+|listening|gloo|address|master_addr|hostname)"

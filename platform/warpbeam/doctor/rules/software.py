@@ -16,7 +16,7 @@ PLUGIN_ABSENT = says(r"could not find: \S*libnccl-net", r"no plugin found", r"us
 
 COMPONENT = says(
     r"\b(?P<component>libfabric|efa|ofed|mlnx_ofed|ucx|openmpi|hpc-?x|aws-ofi-nccl|pytorch|torch|firmware|fw_ver)\b"
-    r"[^0-9\n]{0,12}(?P<release>\d+\.\d+[\w.]*)",
+    r"[^0-9\n]{0,12}(?P<release>\d+\.\d+[\w.+]*)",
     at=HINT,
 )
 
