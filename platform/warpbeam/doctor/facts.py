@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from warpbeam.doctor.signal import Reading, Signal
 
 KEPT = 64
-"""Facts kept for each signal: the first ones. Of the rest, the count and the ranks stay."""
+"""Facts kept for each signal: the first ones. Of the others that a scan took, the count and the ranks stay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Scanner:
                         continue
                     wanted[number] -= self._take(source, signals[number], _line(block, start, end))
             last = block.rstrip().rpartition(b"\n")[2] or last
-        self.facts.last_lines[source] = _text(last[-LINE_BYTES:])
+        self.facts.last_lines[source] = _text(last[-HEAD_BYTES:])
 
     def _take(self, source: Source, signal: Signal, line: str) -> bool:
         """Keep what the signal says of this line; false when it is a near miss."""

@@ -110,8 +110,8 @@ def page(kind: Kind) -> str:
 
 
 def quote(fact: Fact) -> str:
-    """Whose line, and the line."""
-    text = " ".join(fact.text.split())
+    """Whose line, and the line; control letters, which a terminal would obey, are not passed on."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(fact.text.split()))
     shown = text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}..."
     return f'{fact.source.where}: "{shown}"'
 

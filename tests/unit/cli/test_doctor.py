@@ -60,6 +60,14 @@ def test_quiet_logs_are_healthy(tmp_path: Path) -> None:
     assert (result.exit_code, result.output[:7]) == (0, "healthy")
 
 
+def test_what_a_log_holds_is_never_obeyed_by_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.log").write_text("CUDA out of memory. \x1b[2J\x1b]0;title\x07 [red]text[/red]\n")
+    output = CliRunner().invoke(app, ["doctor", "--logs", str(tmp_path)]).output
+    assert "\x1b" not in output
+    assert "\x07" not in output
+    assert "[red]text[/red]" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
