@@ -199,7 +199,7 @@ PAGES: dict[Kind, Page] = {
             "`ib_write_bw` between the pair."
         ),
         (
-            "The routable GID (often index 3) and the right HCAs in the pool's profile; unlimited memlock; "
+            "The routable GID (often index 3) and the right HCAs in the pool's env; unlimited memlock; "
             "equal MTU; the link mended."
         ),
     ),

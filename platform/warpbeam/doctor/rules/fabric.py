@@ -37,7 +37,7 @@ RULES = (
             "lost link (mid-run)"
         ),
         do=(
-            "compare `show_gids` of the pair and set the routable index in the pool's profile; mid-run: look "
+            "compare `show_gids` of the pair and set the routable index in the pool's env; mid-run: look "
             "at the link's counters"
         ),
         retry="may help",
@@ -125,7 +125,7 @@ RULES = (
         owner="infra",
         cause="NCCL uses, or is told to use, an HCA that cannot reach the peers or does not exist here",
         do=(
-            "list the compute HCAs in the pool's profile (NCCL_IB_HCA, with = for exact names), without "
+            "list the compute HCAs in the pool's env (NCCL_IB_HCA, with = for exact names), without "
             "storage and management NICs"
         ),
         scope="node",
