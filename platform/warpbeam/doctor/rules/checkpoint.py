@@ -83,6 +83,9 @@ RULES = (
         cause="the checkpoint was written by another number of ranks, or in another parallel layout",
         do="resume with the layout that wrote it, or convert it to a universal checkpoint first",
         signals=(
+            told(
+                r"saved (with|on|by|at)\b.{0,30}(world|gpus|ranks).{0,40}\b(got|now|current|but|loading)\b", at=LIKELY
+            ),
             says(r"shards?\b.{0,30}(match|differ|equal).{0,30}(world|ranks|processes)", at=LIKELY),
             says(r"size mismatch between saved", at=LIKELY),
             says(

@@ -13,7 +13,7 @@ WATCHDOG = says(
     r"watchdog.{0,40}timeout",
     r"worknccl\(",
     r"timeout on .{0,60}seq \d+",
-    r"diststoreerror|wait timeout after \d+ms",
+    r"diststoreerror|wait timeout after \d+ms|got error: socket timeout",
     r"timed out waiting \d+ms for (send|recv)",
     at=HINT,
 )

@@ -70,6 +70,7 @@ RULES = (
             "holds apart"
         ),
         signals=(
+            says(r"configured in the deepspeed config|deepspeed config, but", at=LIKELY),
             says(r"optimizer got an empty parameter list", at=POSSIBLE),
             says(r"tensor [ab] \(0\) must match|at non-singleton dimension.{0,40}\(0\)", at=LIKELY),
             says(r"max\(\) arg is an empty sequence|fp16_partitioned_groups|initialize_optimizer_states", at=LIKELY),

@@ -67,6 +67,7 @@ PEERS_STAY = told(
     r"\bzombies?\b|<?defunct>?|\borphan\w*",
     r"keeps? (their|its|the) (workers?|processes|ranks)|(processes|ranks|workers) (are )?alive|running until",
     r"kill[-_]on[-_]bad[-_]exit",
+    r"running\b.{0,30}gpus? idle",
     NEVER_ENDS,
     at=HINT,
 )

@@ -184,6 +184,7 @@ RULES = (
         do="name the interface for the workers (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) in the pool's env",
         scope="node",
         signals=(
+            told(r"master_addr\W{1,3}(localhost|127\.)", at=LIKELY),
             told(r"\b127\.0\.1\.1\b", at=LIKELY),
             LOOPBACK_LINE,
             says(

@@ -70,6 +70,7 @@ RULES = (
         cause="the scheduler waits for the gang's minimum of pods, which cannot be reached",
         do="make the gang's minimum equal to the pods that the job creates, and let the quota hold them",
         signals=(
+            told(r"\b\d+ of \d+ \w+ (are )?(pending|not ready|unschedulable|gated)", at=LIKELY),
             says(
                 r"rejected due to timeout after waiting|optimistic rejection|cannot find enough sibling pods", at=LIKELY
             ),

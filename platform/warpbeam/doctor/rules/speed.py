@@ -80,7 +80,7 @@ RULES = (
         kind=Kind.STRAGGLER,
         owner="platform",
         cause="NCCL fell back to a slower path: sockets, or RDMA without GPUDirect",
-        do=("mend the plugin, HCA or peer-memory module in image and nodes"),
+        do="mend the plugin, HCA or peer-memory module in image and nodes",
         signals=(
             says(r"gpu ?direct rdma .{0,20}disabled", at=LIKELY),
             says(
