@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warpbeam.doctor.diagnose import diagnose_texts, signals
+from warpbeam.doctor.diagnose import diagnose_texts
 from warpbeam.doctor.order import HIGH
 
 
@@ -125,8 +125,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--predictions", type=Path)
     asked = parser.parse_args(list(arguments) if arguments is not None else None)
     cases = load(asked.cases)
-    signals()
-    diagnose_texts([("log", "warm")])  # the matcher is compiled once a process, not once a case
+    diagnose_texts([("log", ""), ("pod status", "")])  # the matchers are compiled once a process, not once a case
     everything = [examine(case, machine_only=False) for case in cases]
     report("all evidence", everything)
     report("what a machine can collect", [examine(case, machine_only=True) for case in cases])

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, BinaryIO
 
-import hyperscan
-
 from warpbeam.doctor import place
 from warpbeam.doctor.facts import Fact, Facts, Source
 from warpbeam.doctor.signal import Reading, Signal
+from warpbeam.errors import PlatformError
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 4096
@@ -76,6 +75,15 @@ class Scanner:
 @cache
 def compiled(signals: tuple[Signal, ...], reading: Reading, told: bool) -> tuple[Any, tuple[Signal, ...]]:
     """The matcher of all signals that this kind of text can show, and the signals by number."""
+    try:
+        import hyperscan
+    except ImportError as error:
+        raise PlatformError(
+            "the doctor needs hyperscan, which is not installed here",
+            why="it has no wheel for this kind of machine (Linux on ARM)",
+            fix="look at the run or at a copy of the logs from another machine: it reads the same store and any folder",
+            reason="no_matcher",
+        ) from error
     wanted = tuple(signal for signal in signals if signal.only in (None, reading) and (told or not signal.told))
     database = hyperscan.Database()
     database.compile(
