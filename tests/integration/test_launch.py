@@ -92,9 +92,8 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     code, text = place.run("doctor", "survivor", "--json", log="doctor.txt")
     assert code == 1, text
     found = json.loads(text)["finding"]
-    assert (found["kind"], found["where"]) == ("slow_or_absent_rank", "rank 1"), (
-        "the stopped rank, not the one that waited"
-    )
+    # The stopped rank, not the one that waited.
+    assert (found["kind"], found["where"]) == ("slow_or_absent_rank", "rank 1"), text
 
 
 def test_bad_data_that_is_found_late_ends_a_training_that_has_begun(place: Workplace) -> None:

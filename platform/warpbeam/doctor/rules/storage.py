@@ -138,7 +138,8 @@ RULES = (
             says(
                 r"an error occurred \(\w+\) when calling the \w+ operation",
                 r"botocore\.exceptions",
-                r"s3.{0,60}(403|forbidden|access ?denied|301|400)",
+                r"\bs3\w*\b.{0,80}(forbidden|access ?denied|(error|status|code|http)\D{0,10}(403|301|400)\b)",
+                r"permissionerror: (forbidden|access denied)",
                 r"aws error access_denied",
                 r"\b(imds|instance metadata|sts|irsa|assumerole\w*)\b.{0,80}(fail|timeout|denied|unavailable"
                 r"|error|timed out)",
