@@ -35,7 +35,7 @@ quickstart: install  ## train, checkpoint, export and serve a small model on thi
 test: test-unit test-integration  ## the suite of every change
 
 test-unit: install
-	$(BIN)/python -m pytest tests/unit -q
+	$(BIN)/python -m pytest tests/unit -q -n auto
 
 test-integration: install
 	$(BIN)/python -m pytest tests/integration -q -m "not long" --durations=15
