@@ -72,9 +72,14 @@ def choose(
                 nearest, least_gib = group[0], needed
             continue
         largest, known = _border(group, memory, (0, needed))
+        fastest_s = float("inf")
         for index in range(largest, max(-1, largest - look_back), -1):
             setup = group[index]
-            found = Candidate(setup, seconds(setup), known.get(index) or memory(setup)[0])
+            step_s = seconds(setup)
+            if step_s > fastest_s * (1 + SAME):
+                break  # a pipeline's bubble shrinks with the micro-batch, products get slower: from here these win
+            fastest_s = min(fastest_s, step_s)
+            found = Candidate(setup, step_s, known.get(index) or memory(setup)[0])
             key = _kind(setup)
             if key not in best or _better(found, best[key]):
                 best[key] = found
