@@ -3,7 +3,7 @@
 A run of `warpbeam run` beside the naive script with the checkpoints and retries of Ray Train's guide
 (`naive_recovery.py`): same data, tokenizer, model, world, rows, ZeRO-3, and a checkpoint every EVERY steps. Each arm of
 a pair trains past its second checkpoint and for SETTLE_S, then rank 1 is killed, KILLS times; a pair's arms follow each
-other in an order that alternates. Ours has its spare workers by then, as a run that lasts has. Two moments are
+other in an order that alternates. Ours asks for spare workers and has them by then. Two moments are
 measured: the first step of the new ranks, and the first step that is new.
 
 Ours is split at what the run's record tells:

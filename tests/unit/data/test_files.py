@@ -105,9 +105,9 @@ SKIPPABLE = bytes([0x50, 0x2A, 0x4D, 0x18, 4, 0, 0, 0]) + b"note"
 @pytest.mark.parametrize(
     ("compression", "stored", "content"),
     [
-        ("gz", gzip.compress(CONTENT), CONTENT),
-        ("gz", gzip.compress(HALVES[0]) + gzip.compress(HALVES[1]), CONTENT),
-        ("gz", gzip.compress(b""), b""),
+        ("gz", gzip.compress(CONTENT, mtime=0), CONTENT),
+        ("gz", gzip.compress(HALVES[0], mtime=0) + gzip.compress(HALVES[1], mtime=0), CONTENT),
+        ("gz", gzip.compress(b"", mtime=0), b""),
         ("zst", zst(CONTENT), CONTENT),
         ("zst", zst(HALVES[0]) + zst(HALVES[1]), CONTENT),
         ("zst", SKIPPABLE + zst(CONTENT) + SKIPPABLE, CONTENT),
@@ -123,10 +123,10 @@ def test_packed_files(compression: str, stored: bytes, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("compression", "stored", "why"),
     [
-        ("gz", gzip.compress(CONTENT)[:-100], "end-of-stream"),
-        ("gz", gzip.compress(CONTENT)[:12], "end-of-stream"),
+        ("gz", gzip.compress(CONTENT, mtime=0)[:-100], "end-of-stream"),
+        ("gz", gzip.compress(CONTENT, mtime=0)[:12], "end-of-stream"),
         ("gz", b'{"text": "plain"}\n', "Not a gzipped file"),
-        ("gz", gzip.compress(CONTENT)[:-6] + b"\0" * 6, "CRC|length"),
+        ("gz", gzip.compress(CONTENT, mtime=0)[:-6] + b"\0" * 6, "CRC|length"),
         ("zst", zst(CONTENT)[:-10], "truncated"),
         ("zst", zst(CONTENT)[:3], "truncated"),
         ("zst", b'{"text": "plain"}\n', "not valid Zstandard"),
