@@ -187,11 +187,7 @@ class Train(Section):
         600, ge=5, description="Without progress for so long, an attempt is ended (stacks in its logs) and tried again."
     )
     spares_after_s: float | None = Field(
-        None,
-        ge=0,
-        examples=[60],
-        description="When a run under Ray has trained for so long, each machine keeps workers ready that have imported "
-        "the engine, for the next attempt (0.6 GB of host memory and half a percent of a core each); null: never.",
+        None, ge=0, description="From then on, workers with the engine imported wait for a next attempt; null: never."
     )
 
     def contradictions(self) -> list[Problem]:

@@ -176,12 +176,15 @@ class RunView:
         summary = self.summary(attempt)
         if summary:
             return dict(summary["buckets"])
-        # A first sign of life has none.
-        said = {who: beat["buckets"] for who, (beat, _) in self.heartbeats(attempt).items() if "buckets" in beat}
+        beats = {who: beat for who, (beat, _) in self.heartbeats(attempt).items()}
+        said = {
+            who: beat["buckets"] for who, beat in beats.items() if "buckets" in beat
+        }  # a first sign of life has none
         driver = dict(said.pop("driver", {}))
-        ranks = list(said.values())
         driver.pop(Phase.COMPUTE.value, None)  # its word for the ranks' time, earlier attempts' too
-        placed = place_ranks(driver, sum(sum(rank.values()) for rank in ranks) / max(1, len(ranks)), 0.0, ranks)
+        ranks = list(said.values())
+        mean_s = sum(sum(rank.values()) for rank in ranks) / max(1, len(ranks))
+        placed = place_ranks(driver, mean_s, 0.0, ranks)
         return {name: seconds for name, seconds in placed.items() if seconds}
 
     def summary(self, attempt: str) -> dict[str, Any] | None:
