@@ -73,8 +73,12 @@ class Workplace:
 
     def stop_rank(self, rank: int) -> None:
         """A rank of the newest attempt stands still from here on, without dying."""
+        os.kill(self.pid_of(rank), signal.SIGSTOP)
+
+    def pid_of(self, rank: int) -> int:
+        """The process of a rank of the newest attempt."""
         beat, _ = self.view().heartbeats(self.view().attempts()[-1])[f"rank-{rank}"]
-        os.kill(int(beat["pid"]), signal.SIGSTOP)
+        return int(beat["pid"])
 
     def close(self) -> None:
         """End what a failing test left running: it would restart the server that the tests stop."""

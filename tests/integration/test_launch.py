@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -68,6 +69,8 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     assert (code, "is alive" in text) == (2, True), text
 
     place.until(driver, lambda: len(idle_workers(driver.pid)) == 2)
+    assert {os.sched_getscheduler(idle.pid) for idle in idle_workers(driver.pid)} == {os.SCHED_BATCH}
+    assert {os.sched_getscheduler(place.pid_of(rank)) for rank in (0, 1)} == {os.SCHED_OTHER}
     place.stop_rank(1)
     stopped_at = time.time()
     place.until(driver, lambda: len(place.view().attempts()) == 3)

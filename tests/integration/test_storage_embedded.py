@@ -43,6 +43,7 @@ def test_the_server_is_closed_to_others(warpbeam_home: Path, s3: object) -> None
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     process = psutil.Process(server.pid)
+    assert os.sched_getscheduler(server.pid) == os.SCHED_BATCH, "it does not interrupt ranks"
     assert server.secret_key not in " ".join(process.cmdline())
     assert server.secret_key not in process.environ().values()
     assert not [name for name in process.environ() if name.startswith("AWS_")]

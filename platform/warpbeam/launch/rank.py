@@ -21,6 +21,7 @@ from warpbeam.checkpoint.members import this_process
 from warpbeam.errors import WarpbeamError
 from warpbeam.launch import secrets
 from warpbeam.launch.spares import keep_spares
+from warpbeam.precedence import stand_in_front
 from warpbeam.record import keys
 from warpbeam.record.capture import Capture
 from warpbeam.record.writer import STEP_DIR_VARIABLE
@@ -74,6 +75,7 @@ class RankError(Exception):
 
 def rank_main(task_dict: dict[str, Any]) -> None:
     """Ray Train's train loop for one worker."""
+    stand_in_front()
     task = RankTask(**task_dict)
     rank = int(os.environ["RANK"])
     who = f"rank-{rank}"

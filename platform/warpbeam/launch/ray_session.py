@@ -24,6 +24,7 @@ from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.launch.ray_start import lean_and_patient
 from warpbeam.launch.ray_train import import_ahead
 from warpbeam.pool import Pool
+from warpbeam.precedence import standing_back
 
 OBJECT_STORE_BYTES = 200_000_000
 WORKERS_END_S = 5.0
@@ -49,6 +50,9 @@ _OWN_RAY = {
     "RAY_task_events_report_interval_ms": "0",
     "RAY_event_stats": "0",
 }
+# A rank's loop runs in a thread. glibc gives threads heaps of 64 MB, which come and go with a step's large tensors
+# (train/heap.py); with one for all it stays.
+_CPU_RANKS = {"MALLOC_ARENA_MAX": "1"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def set_environment(pool: Pool, needs: RayNeeds) -> None:
     """Settings that Ray's processes and our workers inherit. They go through the environment of this process, never
     through Ray's metadata, which is stored and shown.
     """
-    own_ray = {} if joined_address() else _OWN_RAY
+    own_ray = {} if joined_address() else _OWN_RAY | (_CPU_RANKS if pool.is_cpu else {})
     for name, value in {**_ENVIRONMENT, **own_ray, **pool.env}.items():
         os.environ.setdefault(name, value)
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(needs.start_timeout_s)
@@ -176,7 +180,7 @@ class RaySession:
         parent = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()
         self._temp = Path(parent) / f"{_TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(2)}"
         self._temp.mkdir(mode=0o700)
-        with lean_and_patient():
+        with lean_and_patient(), standing_back():  # ranks step in front again
             ray.init(
                 address="local",
                 num_cpus=self._local_cpus(),

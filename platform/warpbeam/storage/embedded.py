@@ -25,6 +25,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from warpbeam.errors import DiskFull, InfraError, PlatformError
+from warpbeam.precedence import standing_back
 from warpbeam.storage import seaweedfs
 from warpbeam.storage.config import StorageConfig
 from warpbeam.storage.disk import disk_errors, replace_file
@@ -199,16 +200,17 @@ def _launch(folder: Path, old: _State | None, binary: Path, ports: Ports) -> _St
         stack.callback(os.close, log)
         lock = stack.enter_context(_locked(folder / "server.lock", STOP_GRACE_S))
         # The lock's descriptor goes to the server and is closed here: the lock lives exactly as long as the server.
-        child = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-            env=seaweedfs.environment(folder),
-            pass_fds=(lock,),
-            start_new_session=True,
-        )
+        with standing_back():
+            child = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=seaweedfs.environment(folder),
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
         process = identify(child.pid) or ProcessIdentity(child.pid, 0, "", "")
         child.returncode = 0  # never waited for: it outlives us, and Popen would warn about that
         state = _State(access_key, secret_key, ports, process, str(socket_dir), _earlier(old, ports))

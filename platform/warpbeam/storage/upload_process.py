@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from warpbeam.errors import InfraError, WarpbeamError
+from warpbeam.precedence import standing_back
 from warpbeam.storage.bandwidth import Bandwidth
 from warpbeam.storage.patience import PatientStore
 from warpbeam.storage.store import ObjectStore
@@ -83,7 +84,8 @@ class UploadsElsewhere(PatientStore):
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "warpbeam.storage.upload_process", str(theirs.fileno())]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+            with standing_back():
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         line = Connection(ours.detach())
         line.send(self._store)
         return _Child(process, line)

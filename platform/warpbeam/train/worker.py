@@ -32,6 +32,7 @@ from warpbeam.train.callbacks.base import Callbacks
 from warpbeam.train.callbacks.standard import standard_callbacks
 from warpbeam.train.context import Context
 from warpbeam.train.flops import peak_flops
+from warpbeam.train.heap import keep_freed_memory
 from warpbeam.train.ranks import join, pick_device
 from warpbeam.train.recipes import lm
 from warpbeam.train.saving import Checkpoints, Identity
@@ -121,6 +122,8 @@ class _Rank:
         self.clock = PhaseClock(Phase.START)
         self.spec = spec
         self.device = pick_device()
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.ranks = join(self.device)
         self.job, self.pool = parse_job(spec.job), parse_pool(spec.pool)
         self.storage = StorageConfig.from_dict(spec.storage)
