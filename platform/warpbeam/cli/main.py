@@ -18,6 +18,7 @@ from warpbeam.cli import (
     errors,
     export,
     init,
+    lint_env,
     list_runs,
     logs,
     models,
@@ -54,6 +55,7 @@ app.command("resume", rich_help_panel=TRAIN)(resume.resume)
 app.command("stop", rich_help_panel=TRAIN)(stop.stop)
 
 app.command("plan", rich_help_panel=LOOK)(plan.plan)
+app.command("lint-env", rich_help_panel=LOOK)(lint_env.lint_env)
 app.command("render", rich_help_panel=LOOK)(render.render)
 app.command("calibrate", rich_help_panel=LOOK)(calibrate.calibrate)
 app.command("certify", rich_help_panel=LOOK)(certify.certify)

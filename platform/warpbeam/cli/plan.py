@@ -217,7 +217,7 @@ def _plan_job(
         planned = plan_request(Request(loaded, load_pool(pool), count), on_doubt=warn)
         check_own_code(loaded.job, loaded.root)
     found = planned.plan
-    for text in found.notes:
+    for text in [*found.notes, *_environment(planned)]:
         warn(text)
     if emit is Emit.DEEPSPEED:
         print_json(_config_of(found))
@@ -235,6 +235,15 @@ def _plan_job(
         show_noted(found)
     if emit is None and scale is None and found.fits is False:
         raise typer.Exit(DOES_NOT_FIT)
+
+
+def _environment(planned: Planned) -> list[str]:
+    """What is wrong with the variables that ranks would get: said here, refused by `run` and `submit`."""
+    from warpbeam.environment.lint import findings, runs_here
+
+    pool = planned.pool.pool
+    found = findings(planned.job, pool, ranks=planned.plan.world_size, here=runs_here(pool))
+    return [f"{finding.headline}; {finding.do}" for finding in found]
 
 
 def _config_of(plan: Plan) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def _refuse_what_cannot_run(planned: Planned, kind: Kind, *, force: bool) -> Non
     from warpbeam.launch.begin import refuse_what_cannot_run
 
     if kind in (Kind.RAYJOB, Kind.RAYCRONJOB, Kind.RAYCLUSTER):
-        refuse_what_cannot_run(planned, force=force)
+        refuse_what_cannot_run(planned, force=force, on_doubt=warn)
     if not force:
         refuse_what_does_not_train(planned.pool.pool, kind)
 

@@ -88,6 +88,7 @@ def carry_out(
         again: the command that goes on with the run.
         pool: as the command line named it; the next commands name it too.
     """
+    from warpbeam.environment.lint import runs_here
     from warpbeam.launch.begin import check_sources, open_run, plan_request, refuse_what_cannot_run
     from warpbeam.launch.own_code import check_own_code
     from warpbeam.launch.same_name import Begin, Finished
@@ -95,7 +96,7 @@ def carry_out(
     planned = plan_request(request, on_doubt=warn)
     if not json:
         show_plan(planned.plan)
-    refuse_what_cannot_run(planned, force=force)
+    refuse_what_cannot_run(planned, force=force, here=runs_here(request.pool.pool), on_doubt=warn)
     threading.Thread(target=_import_ray, daemon=True).start()
     opened = open_run(planned, fresh=request.fresh, allowed=request.allowed)
     if isinstance(opened.decision, Finished):

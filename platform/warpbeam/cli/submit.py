@@ -66,7 +66,7 @@ def submit(
     contents = read_folder(root)
     if not json:
         show_plan(plan)
-    refuse_what_cannot_run(planned, force=force)
+    refuse_what_cannot_run(planned, force=force, on_doubt=warn)
     if not json:
         _show_contents(contents)
     check_data_travels(contents, loaded.job, loaded.root)

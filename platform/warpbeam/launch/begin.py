@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from warpbeam.checkpoint.log import AlreadyRunning, live_commits, newest_claim
-from warpbeam.errors import InfraError, UserError
+from warpbeam.environment.lint import findings
+from warpbeam.environment.setting import JOB, Level
+from warpbeam.errors import InfraError, PlatformError, UserError
 from warpbeam.job import Job, LoadedJob, parse_job
 from warpbeam.launch.calibration import read_correction
 from warpbeam.launch.count_rows import estimate_rows
@@ -133,9 +135,16 @@ def explain_request(planned: Planned) -> list[str] | None:
     return explain_memory(setup, machine, read_correction(pool.name, pool.accelerator.kind))
 
 
-def refuse_what_cannot_run(planned: Planned, *, force: bool) -> None:
+def refuse_what_cannot_run(
+    planned: Planned, *, force: bool, here: bool = False, on_doubt: Callable[[str], None] = lambda text: None
+) -> None:
     """Raise UserError where --accelerators asks for more than the pool has (a plan answers that, nothing runs it), or
-    it cannot fit."""
+    it cannot fit; and, of the pool or the user, where a variable makes the launch fail.
+
+    Args:
+        here: ranks are processes of this machine.
+        on_doubt: hears what works, but not as well as it could.
+    """
     ranks, pool = planned.plan.world_size, planned.pool.pool
     if ranks > pool.max_ranks:
         raise UserError(
@@ -144,6 +153,24 @@ def refuse_what_cannot_run(planned: Planned, *, force: bool) -> None:
             reason="too_few_accelerators",
         )
     refuse_what_cannot_fit(planned.plan, force=force)
+    refuse_environment(planned, force=force, here=here, on_doubt=on_doubt)
+
+
+def refuse_environment(planned: Planned, *, force: bool, here: bool, on_doubt: Callable[[str], None]) -> None:
+    """Raise for the first variable that makes the launch fail or hang, unless the user insists; say the others."""
+    found = findings(planned.job, planned.pool.pool, ranks=planned.plan.world_size, here=here)
+    errors = [] if force else [finding for finding in found if finding.level is Level.ERROR]
+    for finding in found:
+        if finding not in errors:
+            on_doubt(f"{finding.headline}; {finding.do}")
+    if errors:
+        kind = UserError if errors[0].source == JOB else PlatformError
+        raise kind(
+            errors[0].headline + (f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""),
+            why=errors[0].why,
+            fix=f"{errors[0].do}; `warpbeam lint-env` lists everything, --force starts it all the same",
+            reason="bad_environment",
+        )
 
 
 def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
