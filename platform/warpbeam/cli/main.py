@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import typer
+from typer.exceptions import Abort, TyperException
 
 from warpbeam.cli import (
     calibrate,
@@ -34,7 +35,7 @@ from warpbeam.cli import (
     version,
     wait,
 )
-from warpbeam.errors import WarpbeamError
+from warpbeam.errors import UserError, WarpbeamError
 
 INTERRUPTED = 130
 """How typer ends on Ctrl-C, as shells count it; a run that was stopped ends with 1."""
@@ -84,7 +85,7 @@ def main() -> None:
     """Entry point of the `warpbeam` command."""
     as_json = "--json" in sys.argv[1:]
     try:
-        app()
+        _ask_for_json() if as_json else app()
     except WarpbeamError as error:
         sys.exit(errors.report(error, as_json=as_json))
     except SystemExit as ended:
@@ -96,6 +97,21 @@ def main() -> None:
     except Exception as error:
         unwritten = errors.flush_output(more="\n") if isinstance(error, OSError) else None
         sys.exit(unwritten or errors.report_crash(error, as_json=as_json))
+
+
+def _ask_for_json() -> None:
+    """Run the command; a wrong option is an error like any other, which a script reads where it reads the result."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except TyperException as error:
+        context = getattr(error, "ctx", None)  # of errors in the use of one command
+        raise UserError(
+            error.format_message(),
+            fix=f"`{context.command_path if context else 'warpbeam'} --help` lists what there is",
+            reason="bad_arguments",
+        ) from error
+    except Abort:  # nobody to answer a question
+        sys.exit(1)
 
 
 if __name__ == "__main__":

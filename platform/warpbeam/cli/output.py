@@ -53,7 +53,10 @@ def warn(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """The result as JSON, for scripts."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+    try:
+        sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+    except BrokenPipeError:  # click would end with 1, which would say that a job has failed
+        sys.exit(READER_GONE)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:

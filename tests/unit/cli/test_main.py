@@ -116,3 +116,19 @@ def test_a_bug_of_ours_leaves_a_file_not_a_traceback(tmp_path: Path, monkeypatch
     assert errors.report_crash(KeyError("[b]oops"), as_json=False) == 3
     (saved,) = (tmp_path / "crashes").iterdir()
     assert "KeyError: '[b]oops'" in saved.read_text()
+
+
+@pytest.mark.parametrize("arguments", [["plan", "--tp", "x"], ["plan", "--modle", "y"], ["plann"], ["plan", "--tp"]])
+def test_a_wrong_option_is_json_where_json_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+    done = warpbeam(*arguments, "--json", home=tmp_path, check=False)
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["reason"], "--help" in error["fix"]) == (2, "bad_arguments", True)
+
+
+def test_a_reader_of_json_that_is_gone_is_no_failed_job(tmp_path: Path) -> None:
+    warpbeam("version", home=tmp_path)
+    command = [sys.executable, "-m", "warpbeam.cli.main", "plan", "jobs/sft/job.yaml", "--json"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "WARPBEAM_POOL": str(tmp_path / "pool.yaml")}
+    script = f"{shlex.join(command)} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], env=environment, cwd=ROOT, check=False, capture_output=True)
+    assert done.returncode == 141, done.stderr
