@@ -9,6 +9,7 @@ from typing import Any, Final
 from warpbeam.plan.families import FAMILIES, Family
 
 NEAR: Final = 0.85  # likeness from which a key is another one misspelt
+NEAR_FAMILY: Final = 0.8
 # Keys of a config.json that decide a model, over all families: to find a misspelt one.
 CONFIG_KEYS: Final = (
     *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
@@ -32,7 +33,7 @@ CONFIG_KEYS: Final = (
 # Our name of a size -> what it is called elsewhere: by other families, in papers, in other libraries.
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "vocab_size": ("n_vocab", "padded_vocab_size"),
-    "hidden_size": ("n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim", "embedding_size"),
+    "hidden_size": ("n_embd", "n_embed", "d_model", "dim", "model_dim", "hidden_dim", "embed_dim", "embedding_size"),
     "num_hidden_layers": ("n_layer", "n_layers", "layers", "num_layers", "num_decoder_layers", "decoder_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "decoder_attention_heads"),
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "d_inner", "decoder_ffn_dim"),
@@ -86,9 +87,14 @@ def idle_notes(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 
 def nearest_family(name: object) -> str | None:
-    """The family that a misspelt `model_type` may mean."""
-    found = difflib.get_close_matches(str(name).lower(), FAMILIES, n=1)
-    return found[0] if found else None
+    """The family that a misspelt `model_type` may mean. Not one that only resembles it: `llama4` is no `llama`."""
+    written = str(name).lower()
+    found = difflib.get_close_matches(written, FAMILIES, n=1, cutoff=NEAR_FAMILY)
+    return found[0] if found and _digits(found[0]) == _digits(written) else None
+
+
+def _digits(name: str) -> str:
+    return "".join(letter for letter in name if letter.isdigit())
 
 
 def _family(config: Mapping[str, Any]) -> Family | None:

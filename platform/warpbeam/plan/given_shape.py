@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from warpbeam.errors import UserError
+from warpbeam.plan.batch import divisors
 from warpbeam.plan.config_values import MOST_LAYERS, MOST_OF_ANYTHING, ImpossibleSize
 from warpbeam.plan.head_sizes import near_sizes, nearest_heads
 from warpbeam.plan.model_shape import INLINE_EXAMPLE, ModelShape, model_shape
+from warpbeam.spec_problems import nearest
 
 NEEDED: Final = {  # of a model that belongs to no family we know: our word -> what it is
     "layers": "number of layers",
@@ -51,14 +53,17 @@ def given_shape(numbers: Mapping[str, float]) -> ModelShape:
 
     Raises UserError naming what is missing, unknown or impossible.
     """
+    unknown = [name for name in numbers if name not in NEEDED and name not in OPTIONAL]
     if lacking := [name for name in NEEDED if name not in numbers]:
+        near = {word: nearest(word, lacking) for word in unknown}
+        meant = [f"`{name}=` instead of `{word}=`" for word, name in near.items() if name]
         raise UserError(
             f"the shape lacks {', '.join(lacking)}",
             why="; ".join(f"{name}: {NEEDED[name]}" for name in lacking),
-            fix=f"write for example `{INLINE_EXAMPLE}`",
+            fix="write " + (" and ".join(meant) if meant else f"for example `{INLINE_EXAMPLE}`"),
             reason="bad_model_shape",
         )
-    if unknown := [name for name in numbers if name not in NEEDED and name not in OPTIONAL]:
+    if unknown:
         known = ", ".join([*NEEDED, *OPTIONAL])
         raise UserError(f"a shape has no {', '.join(unknown)}", fix=f"it has {known}", reason="bad_model_shape")
     try:
@@ -170,7 +175,15 @@ def _check_heads(sizes: Mapping[str, int]) -> None:
         wrong.append(f"heads {heads} is no multiple of kv_heads {kv_heads}")
         legal.append(f"kv_heads={grouped}")
     if wrong:
-        raise UserError(" and ".join(wrong), fix=f"write `{','.join(legal)}`", reason="bad_model_shape")
+        other = _other_heads(heads, hidden, sizes.get("kv_heads", 1)) if width is not None else None
+        fix = f"write `{','.join(legal)}`" + (f", or `heads={other}`" if other else "")
+        raise UserError(" and ".join(wrong), fix=fix, reason="bad_model_shape")
+
+
+def _other_heads(heads: int, hidden: int, unit: int) -> int | None:
+    """The number of heads next to a mistyped one that goes with the width, in multiples of `unit`."""
+    legal = [count for count in divisors(hidden // 2) if count % unit == 0] if hidden % 2 == 0 else []
+    return min(legal, key=lambda count: (abs(count - heads), count), default=None)
 
 
 def _given_size(name: str, value: float) -> int:

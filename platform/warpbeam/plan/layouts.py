@@ -16,6 +16,8 @@ RUNS_HERE: Final[tuple[Sharding, ...]] = ("ddp", "zero1", "zero2", "zero3")  # w
 CHOSEN_HERE: Final[tuple[Sharding, ...]] = ("zero1", "zero2", "zero3")  # ddp only when somebody asks for it
 OURS: Final[tuple[Stack, ...]] = ("deepspeed", "hf")
 ACROSS_NODES: Final = "tp_across_nodes"  # the word for `allow`
+LEAST_CONTEXT: Final = 1024
+"""Tokens of a sequence that a rank of context parallelism has at least."""
 OTHER_ENGINE: Final[Stack] = "fsdp"  # for what ours lacks, with sharding "fsdp"
 
 
@@ -60,7 +62,13 @@ def check_setup(setup: Setup, *, link_domain: int, allow: Sequence[str] = ()) ->
         refused = _does_not_divide("layers", shape.layers, "pp", layout.pp)
         refused.why = f"stages are equally long: of {shape.layers} layers, or of {shape.layers + 2} with both tables"
         raise refused
-    _check_divides("sequence length", recipe.seq_len, "cp", layout.cp)
+    if not even_pieces(recipe.seq_len, layout.cp):
+        raise UserError(
+            f"{recipe.seq_len} tokens of a sequence cannot be split by cp {layout.cp}",
+            why=f"a rank takes two equal pieces of a sequence, {LEAST_CONTEXT:,} tokens or more together; with fewer "
+            "it waits for the network",
+            reason="bad_layout",
+        )
     if layout.ep > 1:
         _check_divides("experts", shape.experts, "ep", layout.ep)
         _check_divides("data-parallel ranks", layout.dp * layout.cp * layout.tp, "ep", layout.ep)
@@ -75,6 +83,13 @@ def check_setup(setup: Setup, *, link_domain: int, allow: Sequence[str] = ()) ->
 def even_stages(layers: int, pp: int) -> bool:
     """Whether `pp` stages are equally long; the embedding and the output head may count as a layer each (Llama 3)."""
     return layers % pp == 0 or (layers + 2) % pp == 0
+
+
+def even_pieces(seq_len: int, cp: int) -> bool:
+    """Whether each of `cp` ranks gets two equal pieces (an early and a late one: a causal mask gives them unequal work)
+    that are long enough to compute while the next piece arrives.
+    """
+    return cp == 1 or (seq_len % (2 * cp) == 0 and seq_len // cp >= LEAST_CONTEXT)
 
 
 def _check_divides(what: str, count: int, name: str, size: int) -> None:
@@ -187,7 +202,7 @@ def _splits(
             if pp > 1 and (sharding != "distributed_optimizer" or not even_stages(shape.layers, pp)):
                 continue
             for cp in space.cps:
-                if cp > 1 and (ours or recipe.seq_len % (2 * cp) or recipe.seq_len // cp < 1024):
+                if cp > 1 and (ours or not even_pieces(recipe.seq_len, cp)):
                     continue
                 if accelerators % (tp * pp * cp):
                     continue

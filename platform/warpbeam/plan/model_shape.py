@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from warpbeam.errors import UserError
 from warpbeam.plan.attention_window import attention_window
-from warpbeam.plan.config_keys import nearest_family
+from warpbeam.plan.config_keys import foreign_keys, misspelt_keys, nearest_family
 from warpbeam.plan.config_values import ConfigValues, ImpossibleSize
 from warpbeam.plan.families import FAMILIES, Family
 from warpbeam.plan.head_sizes import near_sizes, nearest_heads
@@ -123,9 +123,11 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         raise _unknown(config)
     try:
         return _shape(config)
-    except ImpossibleSize as error:
+    except UserError as error:
         refused = error
-    if refused.usual is not None:
+    if meant := foreign_keys(config) | misspelt_keys(config):  # a default stands where they were to stand
+        refused.fix = "write " + " and ".join(f"`{own}` instead of `{key}`" for key, own in meant.items())
+    elif isinstance(refused, ImpossibleSize) and refused.usual is not None:
         get = ConfigValues(config, FAMILIES[config["model_type"]])
         key, types = get.key(refused.name), get.value("layer_types")
         others = get.known(RELATED) | ({"layer_types": len(types)} if isinstance(types, list) else {})

@@ -102,6 +102,11 @@ class Question:
         return forecast(setup, self.machine, self.correction)
 
 
+def forget() -> None:
+    """Search anew from here on: for whoever measures how long that takes."""
+    _search.cache_clear()
+
+
 @lru_cache(maxsize=64)  # an answer asks some of its searches more than once, and one may take a second
 def _search(question: Question, space: Space, promise: bool, look_back: int) -> Choice:
     there = question.machine

@@ -73,7 +73,8 @@ def test_what_is_typed_stays() -> None:
         ({"tp": 1, "pp": 1, "cp": 1, "global_batch_tokens": 8192 * 100}, "100 does not divide by dp 16", "8192 * 96"),
         ({"engine": "here", "micro_batch": 3}, "by dp 16 x micro_batch 3 = 48", "`--micro-batch 2` or `4`"),
         ({"micro_batch": 3}, "no legal layout shares 128 sequences", "`--micro-batch 2` or `4`"),
-        ({"seq_len": 8190, "global_batch_tokens": 8_190_000, "cp": 4}, "8190 sequence length", "`--cp 1`"),
+        ({"cp": 16}, "8192 tokens of a sequence cannot be split by cp 16", "`--cp 8` or `4`"),
+        ({"seq_len": 8190, "global_batch_tokens": 8_190_000, "cp": 4}, "8190 tokens of a sequence", "`--cp 1`"),
     ],
 )
 def test_refusals(changes: dict[str, Any], what: str, fix: str) -> None:

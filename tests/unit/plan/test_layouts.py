@@ -23,7 +23,7 @@ from warpbeam.plan.setup import Lora
         ({"tp": 16, "pp": 2}, 256, "= 32 does not divide 16 accelerators"),
         ({"pp": 16, "accelerators": 48, "tp": 3}, 256, "32 heads cannot be split by tp 3"),
         ({"pp": 5, "accelerators": 15}, 256, "32 layers cannot be split by pp 5"),
-        ({"cp": 3, "accelerators": 3}, 256, "4096 sequence length cannot be split by cp 3"),
+        ({"cp": 3, "accelerators": 3}, 256, "4096 tokens of a sequence cannot be split by cp 3"),
         ({}, 24, "global batch 24 does not divide by dp 16"),
         ({"tp": 16}, 256, "tp 16 goes beyond the 8 accelerators"),
     ],

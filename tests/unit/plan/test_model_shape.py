@@ -246,8 +246,8 @@ def test_what_is_offered_for_heads_is_accepted(heads: int, kv_heads: int, hidden
     try:
         given_shape(typed)
     except UserError as refused:
-        offered = refused.fix.removeprefix("write `").removesuffix("`").split(",")
-        given_shape(typed | {name: float(value) for name, value in (pair.split("=") for pair in offered)})
+        for offer in refused.fix.removeprefix("write `").removesuffix("`").split("`, or `"):
+            given_shape(typed | {name: float(value) for name, value in (pair.split("=") for pair in offer.split(","))})
 
 
 @pytest.mark.parametrize(
