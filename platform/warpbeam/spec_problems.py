@@ -171,18 +171,22 @@ def _reads_as_value(text: str) -> bool:
 
 
 def _example(key: KeyPath, model: type[BaseModel]) -> str:
-    """What to write, from the field's own `examples`."""
+    """What to write, from the field's own `examples`, else its default; or that it may be left out."""
     while key and isinstance(key[-1], int):  # an element is shown by its whole list
         key = key[:-1]
     if not key:
         return ""
     parent = model_at(model, key[:-1])
     field = _field(parent, str(key[-1])) if parent else None
-    if field is None or not field.examples:
-        return ""
-    example = field.examples[0]
+    if field is None or not (field.examples or _may_be_shown(field.default)):
+        return f"leave `{key[-1]}` out" if field is not None and not field.is_required() else ""
+    example = field.examples[0] if field.examples else field.default
     text = example if isinstance(example, str) else json.dumps(example)
     return f"write for example `{key[-1]}: {text}`"
+
+
+def _may_be_shown(default: object) -> bool:
+    return isinstance(default, str | int | float)
 
 
 # ---- walking the models

@@ -299,3 +299,16 @@ def test_a_job_under_another_name(tmp_path: Path) -> None:
     assert other.digest != loaded.digest
     with pytest.raises(UserError, match="--name"):
         loaded.renamed("Not A Name")
+
+
+@pytest.mark.parametrize(
+    ("section", "fix"),
+    [
+        ({"parallelism": {"micro_batch": "auto"}}, "leave `micro_batch` out"),
+        ({"checkpoint": {"keep": 0}}, "write for example `keep: 3`"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_a_right_one(section: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job(**section)
+    assert caught.value.fix == fix

@@ -40,7 +40,7 @@ def _asked(name: str, help_: str, panel: str = QUESTION, **more: Any) -> Any:
     return typer.Option(name, help=help_, rich_help_panel=panel, show_default=False, **more)
 
 
-def _whole(name: str, help_: str, example: int) -> Any:
+def _whole(name: str, help_: str, example: int, panel: str = QUESTION) -> Any:
     """A number that people like to abbreviate: refused with one that is accepted."""
 
     def parsed(words: str) -> int:
@@ -50,7 +50,7 @@ def _whole(name: str, help_: str, example: int) -> Any:
             said = f"{words!r} is no whole number. Write it out, for example `{name} {example}`."
             raise typer.BadParameter(said) from None
 
-    return _asked(name, help_, parser=parsed, metavar="N")
+    return _asked(name, help_, panel, parser=parsed, metavar="N")
 
 
 def plan(
@@ -85,17 +85,17 @@ def plan(
         str | None, _asked("--engine", "any (unless said), or here: only what this version runs.")
     ] = None,
     strategy: Annotated[str | None, _asked("--strategy", "zero1, zero2, zero3, ddp, fsdp, ...", LAYOUT)] = None,
-    tp: Annotated[int | None, _asked("--tp", "Tensor parallelism.", LAYOUT)] = None,
-    pp: Annotated[int | None, _asked("--pp", "Pipeline parallelism.", LAYOUT)] = None,
-    cp: Annotated[int | None, _asked("--cp", "Context parallelism.", LAYOUT)] = None,
-    ep: Annotated[int | None, _asked("--ep", "Expert parallelism.", LAYOUT)] = None,
-    dp: Annotated[int | None, _asked("--dp", "Data-parallel replicas.", LAYOUT)] = None,
-    micro_batch: Annotated[int | None, _asked("--micro-batch", "Sequences of a micro-batch.", LAYOUT)] = None,
+    tp: Annotated[int | None, _whole("--tp", "Tensor parallelism.", 8, LAYOUT)] = None,
+    pp: Annotated[int | None, _whole("--pp", "Pipeline parallelism.", 4, LAYOUT)] = None,
+    cp: Annotated[int | None, _whole("--cp", "Context parallelism.", 2, LAYOUT)] = None,
+    ep: Annotated[int | None, _whole("--ep", "Expert parallelism.", 8, LAYOUT)] = None,
+    dp: Annotated[int | None, _whole("--dp", "Data-parallel replicas.", 2, LAYOUT)] = None,
+    micro_batch: Annotated[int | None, _whole("--micro-batch", "Sequences of a micro-batch.", 1, LAYOUT)] = None,
     checkpointing: Annotated[str | None, _asked("--checkpointing", "none, selective or full.", LAYOUT)] = None,
     offload: Annotated[str | None, _asked("--offload", "none, cpu or nvme.", LAYOUT)] = None,
-    lora: Annotated[int | None, _asked("--lora", "Rank of LoRA adapters.", LAYOUT)] = None,
+    lora: Annotated[int | None, _whole("--lora", "Rank of LoRA adapters.", 16, LAYOUT)] = None,
     base_bits: Annotated[
-        int | None, _asked("--base-bits", "Of the weights frozen under --lora: 4, 8 or 16.", LAYOUT)
+        int | None, _whole("--base-bits", "Of the weights frozen under --lora: 4, 8 or 16.", 4, LAYOUT)
     ] = None,
     allow: Annotated[
         list[str] | None, _asked("--allow", "tp_across_nodes: tensor parallelism over the network.", LAYOUT)

@@ -16,6 +16,7 @@ from warpbeam.plan.config_keys import idle_notes
 from warpbeam.plan.machine import Machine, machine_from_words, machine_of
 from warpbeam.plan.model_shape import ModelShape, default_notes, model_shape
 
+ADAPTERS: Final = {"lora": "--lora 16", "qlora": "--lora 16 --base-bits 4"}
 PRECISIONS: Final = ("bf16", "fp32", "fp16", "fp8")
 CHOICES: Final = {
     "checkpointing": ("none", "selective", "full"),
@@ -157,7 +158,10 @@ _EXAMPLES: Final = {"--seq-len": 8192, "--global-batch-tokens": 1_048_576}
 
 def _check_word(name: str, value: str | None, legal: tuple[str, ...]) -> None:
     if value is not None and value not in legal:
-        raise UserError(f"{name} {value} is none of its words", fix=f"write {' or '.join(legal)}", reason="bad_input")
+        fix = f"write {' or '.join(legal)}"
+        if name == "--method" and value.lower() in ADAPTERS:
+            fix = f"adapters are `{ADAPTERS[value.lower()]}`, beside --method {' or '.join(legal)}"
+        raise UserError(f"{name} {value} is none of its words", fix=fix, reason="bad_input")
 
 
 def steps_of(words: Words) -> int | None:

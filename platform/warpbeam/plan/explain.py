@@ -72,7 +72,9 @@ def _sum(setup: Setup, machine: Machine, correction: Correction | None) -> Itera
     yield _line("expected peak", "", needed.total_gib)
     yield from _answer(setup, machine, correction)
     if needed.host_gib and not needed.on_cpu:
-        yield _line("host memory", "of each rank, offloaded", needed.host_gib)
+        lacks = forecast(setup, machine, correction).host_lacks_gib
+        short = f"; the node lacks {lacks:.2f}" if lacks else ""
+        yield _line("host memory", f"of each rank, offloaded{short}", needed.host_gib)
     if needed.nvme_gib:
         yield _line("disk", "of each rank, offloaded", needed.nvme_gib)
 
@@ -84,6 +86,8 @@ def _answer(setup: Setup, machine: Machine, correction: Correction | None) -> It
     why = "this pool was measured" if correction else "19 of 20 published runs stay below it"
     yield _line("with margin", f"+ {now.margin_gib:.2f}: {why}", now.promised_gib)
     answer = "fits" if now.fits else "likely runs, without a promise" if now.likely else "does not fit"
+    if now.host_lacks_gib and now.promised_gib <= now.available_gib:
+        answer = "fits here, but the host's memory does not hold what is offloaded"
     yield _line("available", f"{answer}: {now.promised_gib:.2f} of {now.available_gib:.2f}", now.available_gib)
 
 

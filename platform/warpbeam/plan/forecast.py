@@ -56,6 +56,7 @@ class Forecast:
         likely: it will more likely run than not, though the promise may not hold.
         available_gib: what a rank may use.
         host_gib, nvme_gib: offloaded by one rank.
+        host_lacks_gib: what the ranks of a node want of the host's memory beyond what the pool says there is.
         time_parts: seconds; they sum to `step_s`. Empty where time is not known.
         mfu_6n, mfu_full: 0 to 1; None on CPUs, whose peak is an assumption.
         trained: of `parameters`, or of the adapters beside them, what the optimizer updates.
@@ -90,6 +91,7 @@ class Forecast:
     trained: int | None = None
     moment_bytes: float = 8.0
     frozen: bool = False
+    host_lacks_gib: float = 0.0
     matrix_flops: int = 0
     attention_flops: int = 0
     corrected_by: tuple[str, ...] = field(default=())
@@ -170,6 +172,7 @@ def forecast(setup: Setup, machine: Machine, correction: Correction | None = Non
         trained=shape.parameters if lora is None else round(adapter_parameters(shape, lora)),
         moment_bytes=MOMENT_BYTES[recipe.optimizer],
         frozen=lora is not None,
+        host_lacks_gib=_host_lacks(needed, machine),
         matrix_flops=flops[0] if lora is None else flops[0] * 2 // 3,
         attention_flops=flops[1] if lora is None else flops[1] * 2 // 3,
         corrected_by=correction.runs if correction else (),
@@ -221,10 +224,13 @@ def strategy_words(setup: Setup) -> str:
 
 
 def _fits(needed: MemorySum, room_gib: float, machine: Machine) -> bool:
-    on_node = needed.host_gib * min(machine.per_node, machine.accelerators)
-    if not machine.is_cpu and machine.host_gib is not None and on_node > machine.host_gib:
-        return False
-    return room_gib <= machine.memory_gib
+    return _host_lacks(needed, machine) == 0 and room_gib <= machine.memory_gib
+
+
+def _host_lacks(needed: MemorySum, machine: Machine) -> float:
+    if machine.is_cpu or machine.host_gib is None:
+        return 0.0
+    return max(0.0, needed.host_gib * min(machine.per_node, machine.accelerators) - machine.host_gib)
 
 
 def memory_parts(needed: MemorySum) -> dict[str, float]:

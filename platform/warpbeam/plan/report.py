@@ -69,6 +69,8 @@ def _tie(chosen: Forecast, others: Iterable[Forecast]) -> str:
 def fit_words(now: Forecast) -> str:
     """Yes, no, or narrowly: with the numbers."""
     need = f"{now.memory_gib:.2f} GiB expected + {now.margin_gib:.2f} margin of {now.available_gib:.1f} GiB a rank"
+    if now.host_lacks_gib:
+        return f"no: the host lacks {now.host_lacks_gib:.1f} GiB of a node's memory for what is offloaded; {need}"
     if now.fits:
         return f"yes: {need}"
     return f"likely, but without a promise: {need}" if now.likely else f"no: {need}"

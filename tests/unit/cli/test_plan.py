@@ -329,6 +329,11 @@ def test_a_model_by_its_numbers() -> None:
             "pretrain or sft",
         ),
         (
+            ["--model", "model", "--accelerators", "16xH100", "--method", "qlora", *QUESTION[:4]],
+            "--method qlora",
+            "`--lora 16 --base-bits 4`, beside --method pretrain or sft",
+        ),
+        (
             ["--model", "model", "--accelerators", "16xH100", "--scale", "8,x", *QUESTION],
             "no list of numbers",
             "8,16,32,64",

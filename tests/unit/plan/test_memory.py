@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.plan.setups import LLAMA_8B, LLAMA_70B, recipe, setup
+from warpbeam.plan.forecast import forecast
 from warpbeam.plan.hardware import find_chip
+from warpbeam.plan.machine import machine_from_words
 from warpbeam.plan.memory import PARTS, MemorySum, memory
 from warpbeam.plan.memory_coefficients import PRIOR, MemoryCoefficients, fitted, from_dict, to_dict
 from warpbeam.plan.memory_terms import GIB, MOMENT_BYTES, micro_batches_in_flight, stage_terms
 from warpbeam.plan.model_shape import model_shape
+from warpbeam.plan.report import fit_words
 from warpbeam.plan.setup import Layout, Lora, Recipe, Setup
 from warpbeam.plan.step_time import step_time
 
@@ -343,3 +346,16 @@ def test_what_is_on_a_disk_needs_no_margin_in_memory() -> None:
     on_cpu = memory(asked, 64, on_cpu=True)
     assert on_cpu.nvme_gib > 0
     assert on_cpu.margin_gib < on_cpu.total_gib
+
+
+def test_what_the_host_lacks_is_said_where_the_accelerators_would_hold_the_rest() -> None:
+    full = recipe(global_batch=64, checkpointing="full")
+    offloaded = setup(accelerators=8, offload="cpu", recipe_=full)
+    machine = replace(machine_from_words("8xH100-SXM"), host_gib=1.0)
+    short = forecast(offloaded, machine)
+    assert not short.fits
+    assert short.host_lacks_gib == pytest.approx(8 * short.host_gib - 1)
+    assert short.promised_gib < short.available_gib
+    assert fit_words(short).startswith(f"no: the host lacks {short.host_lacks_gib:.1f} GiB")
+    enough = forecast(offloaded, replace(machine, host_gib=8 * short.host_gib))
+    assert (enough.fits, enough.host_lacks_gib) == (True, 0)
