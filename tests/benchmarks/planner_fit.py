@@ -1,4 +1,5 @@
-"""Refits the planner's memory coefficients on published runs: `python -m tests.benchmarks.planner_fit [FILE.csv]`.
+"""Refits the planner's memory coefficients on published runs: `python -m tests.benchmarks.planner_fit [FILE.csv]
+[--write]`.
 
 For each stack a handful of non-negative coefficients (plan/memory_coefficients.py) is found by least squares on the
 relative error, drawn towards a common prior so that a stack with few runs stays near the formulas. Nothing is fitted to
@@ -246,15 +247,17 @@ def _non_negative(a: np.ndarray, b: np.ndarray, start: np.ndarray) -> np.ndarray
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, default=DATA)
-    parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument("--write", action="store_true", help="store the coefficients beside the code")
     arguments = parser.parse_args()
     found = fit(read_rows(arguments.file))
     content = {
-        "fitted_by": "python -m tests.benchmarks.planner_fit",
+        "fitted_by": "python -m tests.benchmarks.planner_fit --write",
         **to_dict(found),
     }
-    arguments.out.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    print(arguments.out.read_text(encoding="utf-8"), end="")
+    text = json.dumps(content, indent=2) + "\n"
+    if arguments.write:
+        FILE.write_text(text, encoding="utf-8")
+    print(text, end="")
 
 
 if __name__ == "__main__":

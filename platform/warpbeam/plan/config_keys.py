@@ -53,7 +53,9 @@ SIZELESS: Final = (
     *("problem_type", "qk_head_dim", "quantization_config", "query_pre_attn_scalar", "reorder_and_upcast_attn"),
     *("return_dict", "rope_interleave", "router_jitter_noise", "scale_attn_by_inverse_layer_idx", "scale_attn_weights"),
     *("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
-    *("transformers_version", "use_bidirectional_attention", "use_parallel_residual"),
+    *("transformers_version", "use_bidirectional_attention", "use_parallel_residual", "task_specific_params"),
+    *("ep_size", "moe_layer_freq", "scoring_func", "seq_aux", "aux_loss_alpha"),
+    *("apply_residual_connection_post_layernorm",),
 )
 NAME_OF: Final = {word: name for name, words in ELSEWHERE.items() for word in (name, *words)}
 

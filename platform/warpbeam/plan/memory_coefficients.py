@@ -1,6 +1,6 @@
 """The few fitted numbers of the memory model, by stack. Data in memory_coefficients.json.
 
-`python -m tests.benchmarks.planner_fit` refits them on published runs; nothing else writes the file.
+`python -m tests.benchmarks.planner_fit --write` refits them on published runs; nothing else writes the file.
 """
 
 from __future__ import annotations
