@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -48,6 +49,7 @@ COLUMNS: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=DATA, metavar="FILE.csv")
     parser.add_argument("--json", action="store_true")

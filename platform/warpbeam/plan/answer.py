@@ -105,7 +105,7 @@ def _stages(question: Question) -> Iterator[Forecast]:
 
 
 def _alternatives(question: Question, chosen: Setup, around: Choice) -> Iterator[Forecast]:
-    """The fastest others: two that this version runs and one that it does not, if there are such."""
+    """The three fastest others; of a job, two that this version runs and one that it does not, if there are such."""
     seen, others = {_key(chosen)}, []
     own = replace(question, space=everything(question)).search_here()
     foreign_ones = [candidate for candidate in around.ranked if not question.runs(candidate.setup)]
@@ -114,11 +114,13 @@ def _alternatives(question: Question, chosen: Setup, around: Choice) -> Iterator
         if key not in seen:
             seen.add(key)
             others.append(candidate)
-    here = [c for c in others if question.runs(c.setup)][:ALTERNATIVES]
-    elsewhere = [c for c in others if not question.runs(c.setup)][:ALTERNATIVES]
-    foreign = elsewhere[: max(1, ALTERNATIVES - len(here))]
-    picked = [*here[: ALTERNATIVES - len(foreign)], *foreign]
-    for candidate in sorted(picked, key=lambda candidate: candidate.step_s):
+    others.sort(key=lambda candidate: candidate.step_s)
+    if not question.in_passing:
+        here = [c for c in others if question.runs(c.setup)][:ALTERNATIVES]
+        elsewhere = [c for c in others if not question.runs(c.setup)]
+        foreign = elsewhere[: max(1, ALTERNATIVES - len(here))]
+        others = sorted([*here[: ALTERNATIVES - len(foreign)], *foreign], key=lambda candidate: candidate.step_s)
+    for candidate in others[:ALTERNATIVES]:
         yield question.forecast(candidate.setup)
 
 

@@ -211,3 +211,13 @@ def test_a_window_takes_time_from_attention_alone(window: int) -> None:
     assert attention(windowed, eager_attention=True) == attention(LLAMA_8B, eager_attention=True)
     eager = setup(windowed, seq_len=seq_len, eager_attention=True)
     assert memory(eager, 80) == memory(replace(eager, shape=LLAMA_8B), 80)
+
+
+@pytest.mark.parametrize(("card", "precision"), [("H20", "bf16"), ("H100", "fp32"), ("V100", "bf16")])
+def test_no_step_is_better_than_any_that_was_measured(card: str, precision: Precision) -> None:
+    chip = find_chip(card)
+    recipe = Recipe(seq_len=4096, micro_batch=4, global_batch=256, precision=precision)
+    layout = Layout(accelerators=8, per_node=8, sharding="zero3", stack="megatron")
+    time = step_time(Setup(shape=LLAMA_8B, layout=layout, recipe=recipe), chip)
+    assert 0.3 < time.mfu_full <= 0.75
+    assert time.step_s == pytest.approx(sum(time.parts().values()))
