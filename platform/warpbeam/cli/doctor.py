@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from warpbeam.cli.output import print_json, print_table, say, warn
 from warpbeam.errors import UnknownFate, UserError
 
 if TYPE_CHECKING:
-    from warpbeam.doctor.collect import Item
+    from warpbeam.doctor.collect import Collected
     from warpbeam.doctor.diagnose import Answer
 
 CAUSE_FOUND = 1
@@ -56,32 +55,35 @@ def doctor(
 
 def _of_files(logs: Path | None, bundle: Path | None, json: bool) -> Answer:
     from warpbeam.doctor.bundle import bundle_items
-    from warpbeam.doctor.collect import folder_items
+    from warpbeam.doctor.collect import collect, folder_items
+    from warpbeam.doctor.diagnose import diagnose
 
     left_out: list[str] = []
     if logs is not None:
-        return _examine(folder_items(logs, left_out), left_out, str(logs), json)
-    assert bundle is not None
-    return _examine(bundle_items(bundle, left_out), left_out, str(bundle), json)
+        items, where = folder_items(logs, left_out), str(logs)
+    else:
+        assert bundle is not None
+        items, where = bundle_items(bundle, left_out), str(bundle)
+    read = collect(items, left_out)
+    return _show(read, diagnose(read.facts), where, json)
 
 
 def _of_run(run: str, team: str | None, pool: str | None, store: str | None, json: bool) -> Answer:
-    from warpbeam.doctor.from_record import record_items
+    from warpbeam.doctor.diagnose import HEALTHY
+    from warpbeam.doctor.from_record import examine
     from warpbeam.record.states import RunState
     from warpbeam.record.view import find_run
 
     view = find_run(open_runs(pool, store), run, team)
-    well = view.state()[0] in (RunState.DONE, RunState.RUNNING)
-    return _examine(record_items(view), [], f"run {run}", json, well=well)
+    read, answer = examine(view)
+    well = view.state()[0] in (RunState.DONE, RunState.RUNNING)  # an odd line alone is then no trouble
+    return _show(read, HEALTHY if well else answer, f"run {run}", json)
 
 
-def _examine(items: Iterator[Item], left_out: list[str], where: str, json: bool, *, well: bool = False) -> Answer:
-    """Read, conclude and print. `well`: its record says that it is, so that an odd line alone is no trouble."""
-    from warpbeam.doctor.collect import collect
-    from warpbeam.doctor.diagnose import HEALTHY, diagnose
+def _show(read: Collected, answer: Answer, where: str, json: bool) -> Answer:
     from warpbeam.doctor.words import lines, to_json
 
-    read = collect(items, left_out)
+    left_out = read.left_out
     if not read.files:
         raise UserError(
             f"there is nothing to read in {where}",
@@ -89,7 +91,6 @@ def _examine(items: Iterator[Item], left_out: list[str], where: str, json: bool,
             fix="logs are text files, of any name; give the folder or tar that holds them",
             reason="no_logs",
         )
-    answer = HEALTHY if well else diagnose(read.facts)
     if json:
         print_json(to_json(answer, read))
         return answer

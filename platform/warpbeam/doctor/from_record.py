@@ -7,21 +7,35 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from warpbeam.doctor.collect import Item
+from warpbeam.doctor.collect import Collected, Item, collect
+from warpbeam.doctor.diagnose import Answer, diagnose
 from warpbeam.record import keys
 from warpbeam.record.view import RunView
 
 ATTEMPTS = 3
-"""The newest ones; a failure that was got over long ago explains nothing."""
+"""The newest ones."""
 
 
-def record_items(view: RunView) -> Iterator[Item]:
-    """What the record holds, attempt by attempt, oldest first; objects are fetched one by one."""
-    for attempt in view.attempts()[-ATTEMPTS:]:
-        yield from _logs(view, attempt)
-        yield f"{attempt}/events", [_lines(view.events(attempt))]
-        beats = {who: beat for who, (beat, _) in view.heartbeats(attempt).items() if who.startswith("rank-")}
-        yield f"{attempt}/heartbeats", ["\n".join(lagging(beats)).encode()]
+def examine(view: RunView) -> tuple[Collected, Answer]:
+    """What was read, and the cause in the newest attempt that names one: whatever an older one died of was got over.
+    Where none does, all are looked at together.
+    """
+    attempts = view.attempts()[-ATTEMPTS:]
+    for attempt in reversed(attempts):
+        read = collect(_items(view, attempt))
+        answer = diagnose(read.facts)
+        if answer.first is not None:
+            return read, answer
+    read = collect(item for attempt in attempts for item in _items(view, attempt))
+    return read, diagnose(read.facts)
+
+
+def _items(view: RunView, attempt: str) -> Iterator[Item]:
+    """What the record holds of an attempt; objects are fetched one by one."""
+    yield from _logs(view, attempt)
+    yield f"{attempt}/events", [_lines(view.events(attempt))]
+    beats = {who: beat for who, (beat, _) in view.heartbeats(attempt).items() if who.startswith("rank-")}
+    yield f"{attempt}/heartbeats", ["\n".join(lagging(beats)).encode()]
 
 
 def lagging(beats: dict[str, dict[str, Any]]) -> list[str]:
