@@ -233,7 +233,9 @@ def _plan_job(
         _explain_job(planned)
     else:
         show_noted(found)
-    if emit is None and scale is None and found.fits is False:
+    if scale is None and found.fits is False:
+        if emit is not None:
+            warn("it does not fit: leave --emit out to see what would")
         raise typer.Exit(DOES_NOT_FIT)
 
 

@@ -185,13 +185,13 @@ def _run_here(passing: Passing) -> Setup:
             what = "this version runs neither adapters nor another optimizer than adamw"
         raise UserError(what, fix=see, reason="not_run_here")
     setup = passing.setup if best.runs_here else found.best_here()
-    if setup is None or (best.runs_here and not best.likely):
-        raise UserError("nothing that DeepSpeed runs here fits", fix=see, reason="does_not_fit")
-    if setup.layout.sharding == "ddp":
+    if passing.setup.layout.sharding == "ddp":
         raise UserError(
             "ddp has no DeepSpeed config",
             why="it runs without DeepSpeed",
             fix="write `--strategy zero3`",
             reason="bad_strategy",
         )
+    if setup is None or (best.runs_here and not best.likely):
+        raise UserError("nothing that DeepSpeed runs here fits", fix=see, reason="does_not_fit")
     return setup

@@ -68,7 +68,8 @@ def plan_request(request: Request, on_doubt: Callable[[str], None] = lambda text
         config = read_model_config(job, request.job.root, storage)
     except InfraError as error:
         config = None
-        on_doubt(f"{error.what}: parameters, memory and time are not in the plan")
+        advice = f"; {error.fix}" if error.fix else ""
+        on_doubt(f"{error.what}: parameters, memory and time are not in the plan{advice}")
     plan = _make(job, request.job.root, pool, request.accelerators, config)
     return Planned(job, request.job.root, request.job.digest, request.pool, plan, storage, config)
 

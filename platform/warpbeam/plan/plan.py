@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 from warpbeam.errors import UserError
 from warpbeam.job import Job, Range
 from warpbeam.plan.answer import Answer, Question, answer
-from warpbeam.plan.batch import accumulation_steps, legal_world_sizes, nearest_multiples
+from warpbeam.plan.batch import accumulation_steps, divisors, legal_world_sizes, nearest_multiples
 from warpbeam.plan.config_keys import idle_notes, nearest_family
 from warpbeam.plan.correction import Correction
 from warpbeam.plan.deepspeed_config import deepspeed_config
@@ -258,6 +258,9 @@ def _does_not_divide(job: Job, pool: Pool, ranks: int) -> UserError:
     nearby = sorted(sorted(sizes, key=lambda size: abs(size - ranks))[:3])
     by = f"{ranks} ranks" if micro_batch == 1 else f"{ranks} ranks x micro_batch {micro_batch} = {unit}"
     fix = f"write {batches}"
+    if micro_batch > 1 and job.train.global_batch % ranks == 0:
+        rows = sorted(divisors(job.train.global_batch // ranks), key=lambda size: abs(size - micro_batch))[:2]
+        fix += f", or {' or '.join(f'`micro_batch: {size}`' for size in sorted(rows))}"
     if nearby:
         fix += f", or keep it and use {' or '.join(map(str, nearby))} accelerator{'' if nearby == [1] else 's'}"
     return UserError(

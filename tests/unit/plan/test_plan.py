@@ -97,7 +97,7 @@ def test_cpu_ranks_may_share_cores_with_a_warning() -> None:
             {"resources__accelerators": 2, "parallelism__micro_batch": 3},
             pool(),
             "does not divide by 2 ranks x micro_batch 3 = 6",
-            "`global_batch: 12` or `global_batch: 18`",
+            "`global_batch: 12` or `global_batch: 18`, or `micro_batch: 2` or `micro_batch: 4`",
         ),
         (
             {"train__global_batch": 1, "resources__accelerators": 2},
