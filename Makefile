@@ -19,7 +19,7 @@ $(BIN)/uv:
 
 # Two stamps: packages change with the pins, ops only with torch and DeepSpeed.
 $(VENV)/.installed: $(BIN)/uv pyproject.toml constraints.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[train,serve,dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[train,serve,kube,dev]'
 	touch $@
 
 $(VENV)/.ops: $(VENV)/.installed

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warpbeam.errors import Owner
+from warpbeam.kube import names
 from warpbeam.kube.gang_fit import Gang, Room, pods_of, shortage
 from warpbeam.record.states import RunState
 
@@ -116,7 +117,8 @@ def _ended(seen: Seen) -> Iterator[Cause]:
         below = next(_died(seen), None)
         yield below or Cause("head_lost", "the head has gone, or the job could not be sent to it", "infra")
     else:
-        yield Cause("job_failed", message or "the program has failed", "ml")
+        told = message.partition(", last available logs")[0]  # Ray adds up to 20,000 characters of the log
+        yield Cause("job_failed", told or "the program has failed", "ml")
 
 
 # ---- rules: why a run is not running
@@ -128,7 +130,7 @@ def _not_let_in(seen: Seen) -> Iterator[Cause]:
         return
     queue = seen.ray_job["metadata"].get("labels", {}).get(QUEUE_LABEL)
     if queue is None:
-        short = _gang_shortage(seen)
+        short = _gang_shortage(seen) or seen.ray_job["metadata"].get("annotations", {}).get(names.GATE, "")
         yield Cause("gang_waits", f"it waits until all of it fits{f': {short}' if short else ''}")
         return
     if seen.workload is None:
