@@ -169,10 +169,8 @@ def _missing(pods: Pods, there: Sequence[Room]) -> str:
         best = max(eligible, key=lambda room: room.free.get(name, Decimal(0)))
         free = best.free.get(name, Decimal(0))
         if free < wanted:
-            short = in_words(name, wanted - free)
-            return (
-                f"each needs {in_words(name, wanted)}, the most that is free is {free:g} on {best.node}, {short} short"
-            )
+            short, most = in_words(name, wanted - free), in_words(name, free).removesuffix(f" {name}")
+            return f"each needs {in_words(name, wanted)}, the most that is free is {most} on {best.node}, {short} short"
     return "no single node has all that one of them needs"
 
 
