@@ -55,6 +55,11 @@ class Team(Section):
     )
     queue: ObjectName | None = Field(None, examples=["support"], description="Its queue, where it is not the pool's.")
     quota: Quota | None = Field(None, description="Limits of the namespace; without it only the queue limits.")
+    submitters: list[Annotated[str, Field(min_length=1)]] = Field(
+        [],
+        examples=["[ml-support]"],
+        description="Groups of people, as the cluster's login names them, who may submit.",
+    )
 
 
 class Node(Section):

@@ -18,6 +18,7 @@ from warpbeam.cli import (
     down,
     errors,
     export,
+    gate,
     init,
     lint_env,
     list_runs,
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 
 TRAIN, LOOK, WATCH, MODEL, MACHINE = "Train", "Look before", "Watch", "Use the model", "This machine"
+CLUSTER = "For platform teams"
 
 app.command("run", rich_help_panel=TRAIN)(run.run)
 app.command("submit", rich_help_panel=TRAIN)(submit.submit)
@@ -79,6 +81,8 @@ app.command("serve", rich_help_panel=MODEL)(serve.serve)
 app.command("chat", rich_help_panel=MODEL)(chat.chat)
 
 app.command("down", rich_help_panel=MACHINE)(down.down)
+
+app.command("gate", rich_help_panel=CLUSTER)(gate.gate)
 
 
 def main() -> None:

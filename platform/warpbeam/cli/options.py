@@ -25,6 +25,14 @@ Store = Annotated[
 ]
 Team = Annotated[str | None, typer.Option("--team", metavar="TEAM", help="Only this team. Default: all.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts; errors too.")]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="CONTEXT", help="Of the kubeconfig. Default: its current one."),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", metavar="NAMESPACE", help="Kubernetes' own. Default: the team's in the pool."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Start although the plan says that it cannot fit.")]
 Accelerators = Annotated[
     int | None,

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpbeam.cli.options import Accelerators, Force, JobFile, Pool
-from warpbeam.cli.output import note, warn
-from warpbeam.cli.submit import default_root, relative_to_root
+from warpbeam.cli.kube_order import Words, order_of, plan_words, refuse_what_cannot_run, upload
+from warpbeam.cli.options import Accelerators, Context, Force, JobFile, Namespace, Pool
+from warpbeam.cli.output import note, say, warn
 from warpbeam.errors import UserError
 from warpbeam.kube.order import Kind
 
 if TYPE_CHECKING:
-    from warpbeam.job import LoadedJob
-    from warpbeam.kube.order import BundleRef, Order
-    from warpbeam.launch.begin import Planned
+    from warpbeam.kube.order import Order
+    from warpbeam.kube.render import Rendered
 
 DIFFERS = 1
-"""Exit code of --check where the file is not what would be rendered."""
+"""Exit code of --check where the file, or the cluster, does not have what would be rendered."""
 
 
 def render(
@@ -42,21 +40,25 @@ def render(
         Path | None,
         typer.Option("--working-dir", metavar="DIR", help="What pods get. Default: this folder, or the job's own."),
     ] = None,
-    upload: Annotated[bool, typer.Option("--upload", help="Put the packed folder into the pool's store.")] = False,
+    put: Annotated[bool, typer.Option("--upload", help="Put the packed folder into the pool's store.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there instead of printing.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing: is FILE what would be rendered, with a real image?")
+        bool,
+        typer.Option("--check", help="Write nothing: is it what FILE holds, or without --out what the cluster has?"),
     ] = False,
+    context: Context = None,
+    namespace: Namespace = None,
     force: Force = False,
 ) -> None:
     """Render a job as Kubernetes manifests: the same files give the same bytes.
 
-    The plan is made first, and what cannot run is refused. Exits with 1 where --check finds another text in FILE.
+    The plan is made first, and what cannot run is refused. Exits with 1 where --check finds something else.
     """
-    from warpbeam.kube.render import refuse_placeholders
     from warpbeam.kube.render import render as rendered_of
 
-    _refuse_odd_options(kind, schedule=schedule, model=model, out=out, check=check)
+    _refuse_odd_options(kind, schedule=schedule, model=model)
+    if context is not None and not (check and out is None):
+        raise UserError("--context asks a cluster, which only --check without --out does", reason="bad_input")
     words = Words(
         job=job,
         pool=pool,
@@ -66,15 +68,18 @@ def render(
         model=model,
         working_dir=working_dir,
         out=out,
-        upload=upload,
         force=force,
+        namespace=namespace,
     )
-    order = _order(words)
+    loaded, planned = plan_words(words)
+    refuse_what_cannot_run(planned, kind, force=force)
+    with tempfile.TemporaryDirectory(prefix="warpbeam-bundle-") as folder:
+        order, bundle = order_of(words, loaded, planned, Path(folder))
+        if put and bundle is not None:
+            upload(order, bundle)
     rendered = rendered_of(order)
     if check:
-        assert out is not None
-        refuse_placeholders(order)
-        _compare(out, rendered.text)
+        _check(order, rendered, out, context)
         return
     for text in rendered.notes:
         warn(text)
@@ -85,105 +90,7 @@ def render(
     note(f"{len(rendered.documents)} documents in {out}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """What the command line said."""
-
-    job: Path
-    pool: str | None
-    kind: Kind
-    accelerators: int | None
-    schedule: str | None
-    model: str | None
-    working_dir: Path | None
-    out: Path | None
-    upload: bool
-    force: bool
-
-    @property
-    def runs(self) -> bool:
-        """Whether the job itself is sent, with its folder."""
-        return self.kind in (Kind.RAYJOB, Kind.RAYCRONJOB)
-
-
-def _order(words: Words) -> Order:
-    from warpbeam.job import load_job
-    from warpbeam.kube.order import Order
-    from warpbeam.launch.begin import Request, plan_request
-    from warpbeam.launch.own_code import check_own_code
-    from warpbeam.pool import load_pool
-    from warpbeam.spec_file import placing
-
-    loaded = load_job(words.job)
-    with placing(words.job):
-        planned = plan_request(Request(loaded, load_pool(words.pool), words.accelerators), on_doubt=warn)
-        if words.runs:
-            check_own_code(loaded.job, loaded.root)
-    _refuse_what_cannot_run(planned, words.kind, force=words.force)
-    order = Order(
-        kind=words.kind,
-        plan=planned.plan,
-        job=loaded.job,
-        pool=planned.pool.pool,
-        job_digest=loaded.digest,
-        pool_digest=planned.pool.digest,
-        rigid=words.accelerators is not None,
-        schedule=words.schedule or "",
-        model=words.model or "",
-    )
-    return _with_bundle(order, loaded, words) if words.runs else order
-
-
-def _refuse_what_cannot_run(planned: Planned, kind: Kind, *, force: bool) -> None:
-    from warpbeam.kube.trains import refuse_what_does_not_train
-    from warpbeam.launch.begin import refuse_what_cannot_run
-
-    if kind in (Kind.RAYJOB, Kind.RAYCRONJOB, Kind.RAYCLUSTER):
-        refuse_what_cannot_run(planned, force=force, on_doubt=warn)
-    if not force:
-        refuse_what_does_not_train(planned.pool.pool, kind)
-
-
-def _with_bundle(order: Order, loaded: LoadedJob, words: Words) -> Order:
-    """The order with its packed working folder, which is put into the store where that was asked for."""
-    from warpbeam.launch.bundle import check_data_travels, pack, read_folder
-
-    root = (words.working_dir or default_root(loaded.root)).resolve()
-    contents = read_folder(root)
-    if words.out is not None:  # what is written there names the bundle, so it cannot be in it
-        written = words.out.resolve()
-        contents = replace(contents, files=tuple(file for file in contents.files if file.path != written))
-    check_data_travels(contents, loaded.job, loaded.root)
-    with tempfile.TemporaryDirectory(prefix="warpbeam-bundle-") as folder:
-        bundle = pack(contents, Path(folder) / "bundle.zip")
-        if words.upload:
-            _upload(order, bundle.path, bundle.digest)
-    options = ["--accelerators", str(words.accelerators)] if words.accelerators else []
-    options += ["--force"] if words.force else []
-    command = ["warpbeam", "run", relative_to_root(loaded.path, root), "--yes", *options]
-    return replace(order, entrypoint=shlex.join(command), bundle=_reference(order, bundle.digest))
-
-
-def _reference(order: Order, digest: str) -> BundleRef:
-    from warpbeam.kube.order import BundleRef
-    from warpbeam.storage.layout import bundle_key
-
-    return BundleRef(f"{order.pool.storage_config().uri}/{bundle_key(order.job.team, digest)}", digest)
-
-
-def _upload(order: Order, path: Path, digest: str) -> None:
-    from warpbeam.storage.connect import open_store
-    from warpbeam.storage.layout import bundle_key
-
-    store = open_store(order.pool.storage_config())
-    key = bundle_key(order.job.team, digest)
-    if store.put_if_absent(key, path.read_bytes()):
-        note(f"bundle {digest[:12]} is in {store.uri}/{key}")
-    else:
-        note(f"bundle {digest[:12]} was there already")
-
-
-def _refuse_odd_options(kind: Kind, *, schedule: str | None, model: str | None, out: Path | None, check: bool) -> None:
+def _refuse_odd_options(kind: Kind, *, schedule: str | None, model: str | None) -> None:
     """Each kind has what it needs, and nothing that it would silently leave out."""
     wanted = {"--schedule": (schedule, Kind.RAYCRONJOB), "--model": (model, Kind.RAYSERVICE)}
     for option, (value, owner) in wanted.items():
@@ -199,8 +106,40 @@ def _refuse_odd_options(kind: Kind, *, schedule: str | None, model: str | None, 
             fix="write minute, hour, day, month and weekday: `--schedule '0 3 * * *'`",
             reason="bad_schedule",
         )
-    if check and out is None:
-        raise UserError("--check compares with a file", fix="name it: --out FILE", reason="bad_input")
+
+
+def _check(order: Order, rendered: Rendered, out: Path | None, context: str | None) -> None:
+    """Exits with `DIFFERS` where the file, or the cluster, has something else."""
+    from warpbeam.kube.render import refuse_placeholders
+
+    refuse_placeholders(order)
+    if out is None:
+        _compare_with_cluster(rendered, context)
+    else:
+        _compare(out, rendered.text)
+
+
+def _compare_with_cluster(rendered: Rendered, context: str | None) -> None:
+    from warpbeam.kube.client import Cluster
+    from warpbeam.kube.drift import differences, to_apply
+
+    cluster = Cluster.connect(context)
+    lines: list[str] = []
+    for document in rendered.documents:
+        metadata = document["metadata"]
+        live = cluster.get(document["kind"], metadata["name"], metadata.get("namespace", ""))
+        if live is None and document["kind"] == "RoleBinding":
+            after: Mapping[str, Any] = document  # it cannot be tried before its Role is there
+        else:
+            after = cluster.apply(to_apply(document, live), dry_run=True, force=True)
+        lines += differences(live, after)
+    if not lines:
+        note(f"{cluster.context or cluster.server} has what these files give")
+        return
+    for line in lines:
+        say(line)
+    warn(f"{cluster.context or cluster.server} has something else: `+` is what these files would change")
+    raise typer.Exit(DIFFERS)
 
 
 def _compare(path: Path, text: str) -> None:

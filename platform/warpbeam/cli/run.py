@@ -100,11 +100,11 @@ def carry_out(
     threading.Thread(target=_import_ray, daemon=True).start()
     opened = open_run(planned, fresh=request.fresh, allowed=request.allowed)
     if isinstance(opened.decision, Finished):
-        _say_finished(opened, json)
+        say_finished(opened, json)
         return
     if opened.planned.job.name != planned.job.name:
         note(f"--fresh: it trains under the name {opened.planned.job.name!r}")
-    _say_decision(opened)
+    say_decision(opened)
     if dry_run:
         check_own_code(planned.job, planned.root)
         return
@@ -160,7 +160,8 @@ def process_began_at() -> float:
     return psutil.Process(os.getpid()).create_time()
 
 
-def _say_finished(opened: Opened, json: bool) -> None:
+def say_finished(opened: Opened, json: bool) -> None:
+    """There is nothing to do."""
     from warpbeam.launch.same_data import changed_files
 
     planned, run = opened.planned, opened.planned.job.name
@@ -174,7 +175,8 @@ def _say_finished(opened: Opened, json: bool) -> None:
     say(f"  `warpbeam status {run}` shows it, `warpbeam export {run}` exports it, --fresh trains it anew")
 
 
-def _say_decision(opened: Opened) -> None:
+def say_decision(opened: Opened) -> None:
+    """Where an unfinished run goes on, and what differs."""
     from warpbeam.launch.same_name import GoOn, describe
 
     if not isinstance(opened.decision, GoOn):

@@ -1,4 +1,5 @@
-"""`warpbeam submit JOB.yaml --address http://HOST:8265`: the same job on a running Ray cluster, plan checked first."""
+"""`warpbeam submit JOB.yaml`: the same job on a running Ray cluster (--address) or in Kubernetes (--kube), plan checked
+first."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warpbeam.cli.options import Accelerators, Force, JobFile, Json, Pool
+from warpbeam.cli.kube_order import Words, default_root, relative_to_root
+from warpbeam.cli.options import Accelerators, Context, Force, JobFile, Json, Namespace, Pool
 from warpbeam.cli.output import note, out, print_json, print_table, say, size, warn
 from warpbeam.cli.plan_text import show_plan
 from warpbeam.cli.run import Allow, Fresh
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
 def submit(
     job: JobFile,
     address: Annotated[
-        str, typer.Option("--address", metavar="URL", envvar="RAY_ADDRESS", help="The cluster's dashboard.")
-    ],
+        str | None, typer.Option("--address", metavar="URL", envvar="RAY_ADDRESS", help="A Ray cluster's dashboard.")
+    ] = None,
+    kube: Annotated[bool, typer.Option("--kube", help="As a RayJob with a Ray cluster of its own.")] = False,
+    context: Context = None,
+    namespace: Namespace = None,
     pool: Pool = None,
     accelerators: Accelerators = None,
     fresh: Fresh = False,
@@ -40,10 +45,43 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and what would be sent.")] = False,
     json: Json = False,
 ) -> None:
-    """Send a job to a running Ray cluster.
+    """Send a job to a running Ray cluster, or to Kubernetes.
 
     The plan and your own code are checked here first; the working folder travels along. Exits as the job does.
     """
+    words = Words(
+        job=job,
+        pool=pool,
+        accelerators=accelerators,
+        working_dir=working_dir,
+        force=force,
+        allow=tuple(allow or ()),
+        namespace=namespace,
+    )
+    if kube:
+        from warpbeam.cli.submit_kube import submit_kube
+
+        submit_kube(words, context=context, fresh=fresh, detach=detach, dry_run=dry_run, json=json)
+    else:
+        address = _ray_address(address, context, namespace)
+        _send_to_ray(words, address, fresh=fresh, detach=detach, dry_run=dry_run, json=json)
+
+
+def _ray_address(address: str | None, context: str | None, namespace: str | None) -> str:
+    """Where a Ray cluster is. Raises UserError where nothing, or something else, was said."""
+    for name, value in (("--context", context), ("--namespace", namespace)):
+        if value is not None:
+            raise UserError(f"{name} goes with --kube", fix=f"add --kube, or leave {name} out", reason="bad_input")
+    if address is None:
+        raise UserError(
+            "where to? neither --address nor --kube",
+            fix="`--address http://HOST:8265` for a running Ray cluster, `--kube --pool POOL` for Kubernetes",
+            reason="bad_input",
+        )
+    return address
+
+
+def _send_to_ray(words: Words, address: str, *, fresh: bool, detach: bool, dry_run: bool, json: bool) -> None:
     from warpbeam.job import load_job
     from warpbeam.launch.begin import Request, plan_request, refuse_what_cannot_run
     from warpbeam.launch.bundle import check_data_travels, pack, read_folder
@@ -52,21 +90,21 @@ def submit(
     from warpbeam.pool import load_pool
     from warpbeam.spec_file import placing
 
-    loaded = load_job(job)
+    loaded = load_job(words.job)
     jobs = RayJobs(address)
-    with placing(job):
-        planned = plan_request(Request(loaded, load_pool(pool), accelerators), on_doubt=warn)
+    with placing(words.job):
+        planned = plan_request(Request(loaded, load_pool(words.pool), words.accelerators), on_doubt=warn)
         plan = planned.plan
         check_own_code(loaded.job, loaded.root)
-    root = (working_dir or default_root(loaded.root)).resolve()
-    options = [*(["--accelerators", str(accelerators)] if accelerators else []), *(["--fresh"] if fresh else [])]
-    options += ["--force"] if force else []
-    options += [text for key in allow or () for text in ("--allow", key)]
+    root = (words.working_dir or default_root(loaded.root)).resolve()
+    options = ["--accelerators", str(words.accelerators)] if words.accelerators else []
+    options += [*(["--fresh"] if fresh else []), *(["--force"] if words.force else [])]
+    options += [text for key in words.allow for text in ("--allow", key)]
     entrypoint = shlex.join(["warpbeam", "run", relative_to_root(loaded.path, root), "--yes", *options])
     contents = read_folder(root)
     if not json:
         show_plan(plan)
-    refuse_what_cannot_run(planned, force=force, on_doubt=warn)
+    refuse_what_cannot_run(planned, force=words.force, on_doubt=warn)
     if not json:
         _show_contents(contents)
     check_data_travels(contents, loaded.job, loaded.root)
@@ -122,24 +160,6 @@ def _exit_code(state: JobState) -> int:
     if state.message and state.exit_code is None:
         warn(f"{state.status}: {state.message.strip().splitlines()[0]}")
     return state.exit_code if state.exit_code is not None and 0 < state.exit_code < 5 else 1
-
-
-def default_root(job_root: Path) -> Path:
-    """What travels where nobody says it: this folder, or the job's own."""
-    here = Path.cwd()
-    return here if job_root.is_relative_to(here) else job_root
-
-
-def relative_to_root(job: Path, root: Path) -> str:
-    """The job file as the cluster names it. Raises UserError where it would not travel."""
-    if not job.is_relative_to(root):
-        raise UserError(
-            f"the job file {job} is outside the working folder {root}",
-            why="only the working folder is sent",
-            fix="run the command in a folder above the job file, or name one with --working-dir",
-            reason="job_outside",
-        )
-    return job.relative_to(root).as_posix()
 
 
 def _show_contents(contents: Contents) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from warpbeam.kube import names
 from warpbeam.kube.order import Order
 from warpbeam.kube.pods import POOL_FILE
+from warpbeam.kube.rbac import submitter_rights
 from warpbeam.kube.yaml_text import plain_yaml
 
 Manifest = dict[str, Any]
@@ -48,6 +49,7 @@ _QUEUE_LABELS = {
 def tenancy(order: Order) -> list[Manifest]:
     """Everything that the platform team applies once for a team, before its first run."""
     found = [_namespace(order), _service_account(order), _pool_config(order), _deny_all(order)]
+    found += submitter_rights(order)
     if order.team.quota is not None:
         found.append(_quota(order))
     found += _policy(order, "pods", ["", "v1", ["pods"]], _pod_rules(order))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from warpbeam.kube import pods
+from warpbeam.kube import names, pods
 from warpbeam.kube.cluster import API_VERSION, cluster_spec, metadata
 from warpbeam.kube.gang import Gang
 from warpbeam.kube.order import Kind, Order
@@ -27,7 +27,7 @@ FIRING_NAME: Final = r"\${RAY_CLUSTER_NAME%-*}"
 def ray_job(order: Order, gang: Gang) -> Manifest:
     """One run."""
     meta = metadata(order, gang)
-    meta["annotations"] |= KEEP_NO_HEAD
+    meta["annotations"] |= {**KEEP_NO_HEAD, names.RETRIES: str(order.kubernetes.retries)}
     return {"apiVersion": API_VERSION, "kind": "RayJob", "metadata": meta, "spec": _spec(order, gang)}
 
 
@@ -37,6 +37,7 @@ def ray_cron_job(order: Order, gang: Gang) -> Manifest:
     spec = _spec(order, gang)
     spec["entrypoint"] = f"{order.entrypoint} --name {FIRING_NAME}"
     spec["submitterConfig"] = {"backoffLimit": 0}
+    spec["backoffLimit"] = order.kubernetes.retries  # nobody may lend them: the RayJob's name is not known yet
     return {
         "apiVersion": API_VERSION,
         "kind": "RayCronJob",
@@ -56,7 +57,7 @@ def _spec(order: Order, gang: Gang) -> Manifest:
         "submissionMode": "K8sJobMode",
         "submitterConfig": {"backoffLimit": SUBMITTER_RETRIES},
         "metadata": run,
-        "backoffLimit": order.kubernetes.retries,
+        "backoffLimit": 0,
         "preRunningDeadlineSeconds": deadlines.pre_running_s,
         "activeDeadlineSeconds": deadlines.active_s,
         "shutdownAfterJobFinishes": True,

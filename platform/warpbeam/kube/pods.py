@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from warpbeam.kube import names
-from warpbeam.kube.order import Order
+from warpbeam.kube.order import Kind, Order
 from warpbeam.kube.resources import (
     SUBMITTER_CPUS,
     SUBMITTER_MEMORY_GIB,
@@ -39,6 +39,8 @@ def head(order: Order) -> Manifest:
     # A head that restarts in place has forgotten the job and would be sent it again: a lost head is a new cluster.
     spec["restartPolicy"] = "Never"
     spec["automountServiceAccountToken"] = True  # the driver's own RayJob, and Ray's autoscaler
+    if order.kind is Kind.RAYJOB:
+        spec["containers"][0]["env"].append({"name": names.RAY_JOB_ENV, "value": order.name})
     spec["containers"][0]["ports"] = [
         {"name": "gcs-server", "containerPort": 6379},
         {"name": "dashboard", "containerPort": 8265},

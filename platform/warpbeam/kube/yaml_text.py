@@ -24,7 +24,7 @@ WHY: Final[Mapping[str, str]] = {
     "submissionMode": "a lost head ends the submitter, and that ends the attempt (docs/adr/0013)",
     "spec.submitterConfig.backoffLimit": "a new submitter finds the job by its id and reads on",
     "jobTemplate.submitterConfig.backoffLimit": "a head that comes back does not know the job: it is not sent again",
-    "spec.backoffLimit": "attempts on a new cluster; the run goes on from its newest checkpoint",
+    "spec.backoffLimit": "the driver lends the retries of the annotation while it lives (docs/adr/0017)",
     "jobTemplate.backoffLimit": "attempts on a new cluster; the run goes on from its newest checkpoint",
     "preRunningDeadlineSeconds": "not running by then: everything is given back",
     "activeDeadlineSeconds": "the longest that one attempt may hold its accelerators",

@@ -26,11 +26,13 @@ from warpbeam.launch.failure import Cause, Failure, Retry, Stop, decide
 from warpbeam.launch.interrupt import Interrupts, Killed
 from warpbeam.launch.local_logs import bring_home
 from warpbeam.launch.own_code import check_own_code, python_path
+from warpbeam.launch.own_ray_job import over_for_good, own_ray_job
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA
 from warpbeam.launch.ray_session import RayNeeds, RaySession, joined_address
 from warpbeam.launch.ray_train import Ending
 from warpbeam.record import keys
+from warpbeam.record.desired import stop_is_wanted
 from warpbeam.record.phases import Phase, PhaseClock, place_ranks, set_apart
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import kill_here, members
@@ -101,6 +103,7 @@ class Driver:
         self.failures: list[Failure] = []
         self.attempt: Attempt | None = None
         self.ray_ready_s: float | None = None
+        self.ray_job = own_ray_job(reporter.warn)
 
     @property
     def planned(self) -> Planned:
@@ -128,6 +131,10 @@ class Driver:
         preparation: BackgroundPreparation | None = None
         while True:
             claim = self._claim()
+            if self.ray_job is not None and not self.ends:
+                if stop_is_wanted(self.opened.view, since=self.ray_job.made_at()):
+                    return self._finish(claim, RunState.STOPPED, "asked")
+                self.ray_job.lend_retries()
             if self.session.failed:
                 self.session.close()
                 self.session = self._start_ray()
@@ -293,6 +300,8 @@ class Driver:
             timeline_s=self._timeline(),
             metrics=last.metrics,
         )
+        if self.ray_job is not None and over_for_good(state, reason, owner):
+            self.ray_job.take_retries()
         if reason != Cause.FENCED:
             self.opened.store.put(keys.summary(*self.names, claim.attempt), json.dumps(fate.to_dict()).encode())
             claim.state(state, reason, owner=owner, step=fate.step)

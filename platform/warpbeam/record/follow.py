@@ -55,16 +55,21 @@ def follow_logs(
     *,
     rank: int | None = None,
     follow: bool = True,
+    since_s: float | None = None,
     on_trouble: Callable[[str], None] = lambda text: None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[LogPiece]:
-    """What the processes printed, from the run's beginning; with `follow`, until it has ended."""
+    """What the processes printed, from the run's beginning; with `follow`, until it has ended.
+
+    Args:
+        since_s: only what was written in the last so many seconds, in whole pieces of the record.
+    """
     patience = Patience(on_trouble, sleep, now)
     readers: dict[str, StreamReader] = {}
     while True:
         ended = patience.ask(view.state)[0].ended  # asked first: what was written before the end is read after it
-        for piece in patience.ask(lambda: view.logs(readers)):
+        for piece in patience.ask(lambda: view.logs(readers, since_s)):
             if rank is None or piece.who == f"rank-{rank}":
                 yield piece
         if ended or not follow:
@@ -75,17 +80,22 @@ def follow_logs(
 def wait_for_end(
     view: RunView,
     *,
+    state_of: Callable[[], tuple[RunState, str]] | None = None,
     on_trouble: Callable[[str], None] = lambda text: None,
     on_state: Callable[[RunState], None] = lambda state: None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> tuple[RunState, str]:
-    """The state that a run ends in, and its reason. `interrupted` is returned once it has lasted `SETTLE_S`."""
+    """The state that a run ends in, and its reason. `interrupted` is returned once it has lasted `SETTLE_S`.
+
+    Args:
+        state_of: instead of the view's, where more than the record is to be asked.
+    """
     patience = Patience(on_trouble, sleep, now)
     before: RunState | None = None
     since = now()
     while True:
-        state, reason = patience.ask(view.state)
+        state, reason = patience.ask(state_of or view.state)
         if state is not before:
             before, since = state, now()
             on_state(state)

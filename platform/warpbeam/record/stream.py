@@ -89,11 +89,16 @@ class StreamWriter:
 
 
 class StreamReader:
-    """The reading end: `read` returns what appeared since the last call."""
+    """The reading end: `read` returns what appeared since the last call.
 
-    def __init__(self, store: ObjectStore, prefix: str) -> None:
+    Args:
+        since_s: the first call passes over objects that nobody has written to for longer, by the store's clock.
+    """
+
+    def __init__(self, store: ObjectStore, prefix: str, since_s: float | None = None) -> None:
         self._store = store
         self._prefix = prefix
+        self._since_s = since_s
         self._seen: dict[str, int] = {}
 
     def read(self) -> dict[str, bytes]:
@@ -107,9 +112,13 @@ class StreamReader:
             offset = self._seen.get(info.key, 0)
             if info.size <= offset:
                 continue
+            if self._since_s is not None and info.age_s > self._since_s:
+                seen[info.key] = info.size
+                continue
             data = self._store.get(info.key, offset, info.size - offset)
             seen[info.key] = offset + len(data)
             name = info.key.removeprefix(f"{self._prefix}/").rpartition("/")[0]
             fresh[name] = fresh.get(name, b"") + data
         self._seen.update(seen)
+        self._since_s = None  # what comes from now on is new
         return fresh

@@ -17,7 +17,7 @@ from warpbeam.record import keys
 from warpbeam.record.phases import Phase, place_ranks
 from warpbeam.record.states import RunState
 from warpbeam.record.stream import StreamReader
-from warpbeam.storage.layout import index_prefix, log_prefix, parse_index_key, record_prefix
+from warpbeam.storage.layout import index_prefix, log_prefix, parse_index_key, record_prefix, submitted_prefix
 
 if TYPE_CHECKING:
     from warpbeam.storage.store import ObjectStore
@@ -203,12 +203,16 @@ class RunView:
                 return str(go["spec"]["data"][f"{split}_prefix"])
         return None
 
-    def logs(self, readers: dict[str, StreamReader]) -> list[LogPiece]:
-        """What is new in the logs of all attempts; `readers` keeps the places between calls."""
+    def logs(self, readers: dict[str, StreamReader], since_s: float | None = None) -> list[LogPiece]:
+        """What is new in the logs of all attempts; `readers` keeps the places between calls.
+
+        Args:
+            since_s: of what was there before the first call, only what was written in the last so many seconds.
+        """
         fresh = []
         for attempt in self.attempts():
             prefix = keys.streams(self.team, self.run, attempt, "logs")
-            reader = readers.setdefault(attempt, StreamReader(self.store, prefix))
+            reader = readers.setdefault(attempt, StreamReader(self.store, prefix, since_s))
             fresh += [LogPiece(attempt, who, data) for who, data in reader.read().items()]
         return fresh
 
@@ -240,7 +244,7 @@ def find_run(store: ObjectStore, name: str, team: str | None = None) -> RunView:
     if "/" in name:
         team, _, name = name.partition("/")
     teams = [team] if team else store.list_dirs("teams/")
-    having = [candidate for candidate in teams if next(store.list(f"{log_prefix(candidate, name)}/"), None)]
+    having = [candidate for candidate in teams if _is_known(store, candidate, name)]
     if len(having) == 1:
         return RunView(store, having[0], name)
     if having:
@@ -257,6 +261,12 @@ def find_run(store: ObjectStore, name: str, team: str | None = None) -> RunView:
         "another store: --pool POOL or --store URI",
         reason="no_such_run",
     )
+
+
+def _is_known(store: ObjectStore, team: str, run: str) -> bool:
+    """Whether a driver has claimed it, or somebody has sent it to a cluster."""
+    prefixes = (log_prefix(team, run), submitted_prefix(team, run))
+    return any(next(store.list(f"{prefix}/"), None) is not None for prefix in prefixes)
 
 
 def eta_s(rows: list[dict[str, Any]], total_steps: int | None) -> float | None:

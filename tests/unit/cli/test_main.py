@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("torch", "ray", "transformers", "deepspeed", "pyarrow", "numpy")
+HEAVY = ("torch", "ray", "transformers", "deepspeed", "pyarrow", "numpy", "kubernetes")
 WATCH = f"""
 import sys
 sys.argv[0] = "warpbeam"
@@ -49,6 +49,8 @@ def warpbeam(*arguments: str, home: Path, check: bool = True) -> subprocess.Comp
         ["list"],
         ["version", "--check"],
         ["models"],
+        ["submit", "--help"],
+        ["gate", "--help"],
     ],
 )
 def test_light_verbs_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:

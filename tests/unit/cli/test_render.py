@@ -89,7 +89,7 @@ def test_a_placeholder_is_refused_by_the_check(place: Path) -> None:
         (["--kind", "rayservice"], "--kind rayservice needs --model"),
         (["--schedule", "0 3 * * *"], "--schedule has no meaning for --kind rayjob"),
         (["--kind", "raycronjob", "--schedule", "3"], "is no cron expression"),
-        (["--check"], "name it: --out FILE"),
+        (["--context", "lab"], "--context asks a cluster"),
         (["--accelerators", "48"], "the pool `gpus` has 32"),
     ],
 )

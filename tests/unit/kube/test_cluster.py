@@ -70,9 +70,11 @@ def test_a_cluster_without_a_queue_waits_too() -> None:
 
 
 def test_every_end_of_a_run_gives_everything_back() -> None:
-    spec = last(order(on=pool({"deadlines": {"pre_running_s": 60, "active_s": 3600}, "retries": 2})))["spec"]
+    job = last(order(on=pool({"deadlines": {"pre_running_s": 60, "active_s": 3600}, "retries": 2})))
+    spec = job["spec"]
     assert spec["shutdownAfterJobFinishes"] is True
-    assert (spec["preRunningDeadlineSeconds"], spec["activeDeadlineSeconds"], spec["backoffLimit"]) == (60, 3600, 2)
+    assert (spec["preRunningDeadlineSeconds"], spec["activeDeadlineSeconds"], spec["backoffLimit"]) == (60, 3600, 0)
+    assert job["metadata"]["annotations"][names.RETRIES] == "2", "lent by the driver"
     assert "deletionStrategy" not in spec
     assert "ttlSecondsAfterFinished" not in spec, "accelerators would be held for it"
 

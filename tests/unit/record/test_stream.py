@@ -42,3 +42,14 @@ def test_memory_is_bounded_and_losses_are_counted() -> None:
     assert writer.dropped == 40
     writer.flush()
     assert store.objects["r/000000.jsonl"].endswith(b"000000049\n")
+
+
+def test_a_reader_may_begin_with_what_is_young() -> None:
+    store = MemoryStore()
+    store.put("p/who/000000.log", b"old\n")
+    store.put("p/who/000001.log", b"young\n")
+    store.ages = {"p/who/000000.log": 900.0, "p/who/000001.log": 30.0}
+    reader = StreamReader(store, "p", since_s=60.0)  # type: ignore[arg-type]
+    assert reader.read() == {"who": b"young\n"}
+    store.put("p/who/000000.log", b"old\nmore\n")
+    assert reader.read() == {"who": b"more\n"}, "what comes later is read whatever its age"
