@@ -3,7 +3,8 @@
     WARPBEAM_KUBE_BIN   folder with `etcd` and `kube-apiserver`
     WARPBEAM_KUBE_CRDS  folder with KubeRay's CRDs (`config/crd/bases` of the operator's release)
 
-Where they are not set the tests are skipped, unless WARPBEAM_REQUIRE_KUBE is: then that is a failure.
+Where they are not set, what `make kube-lab-install` has built is used. Without either the tests are skipped, unless
+WARPBEAM_REQUIRE_KUBE is set: then that is a failure.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from warpbeam.kube.client import Cluster
 
+Object = dict[str, Any]
 USERS = {"admin": "system:masters", "ann": "ml", "bob": ""}
 """Who may log in, and in which group; a user's token is the name and `-token`."""
 START_S = 60.0
@@ -116,12 +119,17 @@ def apiserver() -> Iterator[ApiServer]:
                 server.stop(name)
 
 
-def _parts() -> tuple[Path, Path]:
-    found = [Path(os.environ.get(name, "")) for name in ("WARPBEAM_KUBE_BIN", "WARPBEAM_KUBE_CRDS")]
-    programs, crds = found
-    if (programs / "etcd").is_file() and (programs / "kube-apiserver").is_file() and list(crds.glob("*.yaml")):
-        return programs, crds
-    reason = "no API server: set WARPBEAM_KUBE_BIN and WARPBEAM_KUBE_CRDS"
+def _parts() -> tuple[Path, list[Object]]:
+    """Programs, and KubeRay's CRDs."""
+    programs, crds = os.environ.get("WARPBEAM_KUBE_BIN"), os.environ.get("WARPBEAM_KUBE_CRDS")
+    if programs and crds:
+        yaml = YAML(typ="safe", pure=True)
+        return Path(programs), [yaml.load(path.read_text()) for path in sorted(Path(crds).glob("*.yaml"))]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "warpbeam" / "kube-lab"
+    for built in sorted(cache.glob("*/operator.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        if all((built.parent / "bin" / name).is_file() for name in ("etcd", "kube-apiserver")):
+            return built.parent / "bin", json.loads(built.read_text())
+    reason = "no API server: set WARPBEAM_KUBE_BIN and WARPBEAM_KUBE_CRDS, or build one: make kube-lab-install"
     if os.environ.get("WARPBEAM_REQUIRE_KUBE"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -146,11 +154,11 @@ def _made(folder: Path, programs: Path) -> ApiServer:
     return ApiServer(f"https://127.0.0.1:{port}", folder, commands={"etcd": etcd, "kube-apiserver": api})
 
 
-def _install(server: ApiServer, crds: Path) -> None:
+def _install(server: ApiServer, crds: list[Object]) -> None:
     """KubeRay's CRDs, by the same apply that everything else uses; then wait until they are served."""
     cluster = server.cluster()
-    for path in sorted(crds.glob("*.yaml")):
-        cluster.apply(YAML(typ="safe", pure=True).load(path.read_text()))
+    for crd in crds:
+        cluster.apply(crd)
     deadline = time.monotonic() + START_S
     while True:
         try:

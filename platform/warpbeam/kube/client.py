@@ -22,8 +22,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from yaml import YAMLError  # what the official package reads kubeconfigs with
 
 from warpbeam.errors import PlatformError, WarpbeamError
-from warpbeam.kube.client_errors import Asked, Busy, Dropped, Gone, no_kubeconfig, refusal, status_of, unreachable
-from warpbeam.kube.kinds import KINDS, Resource
+from warpbeam.kube.client_errors import Asked, Dropped, no_kubeconfig, refusal, unreachable
+from warpbeam.kube.kinds import KINDS
 
 Object = dict[str, Any]
 
@@ -305,6 +305,3 @@ class _Dropping:
 def _api(settings: official.Configuration) -> official.ApiClient:
     settings.retries = False  # how often to ask again is decided here, where it is known whether that is harmless
     return official.ApiClient(configuration=settings)
-
-
-__all__ = ["FIELD_MANAGER", "Busy", "Cluster", "Dropped", "Event", "Gone", "Listing", "Resource", "status_of"]

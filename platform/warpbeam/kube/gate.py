@@ -27,7 +27,6 @@ HEAD_GROUP: Final = "headgroup"
 """KubeRay's name for the head's own."""
 MARGIN_S: Final = 60.0
 """KubeRay ends a run at its deadline by itself; the gate only where that has not happened."""
-GIVEN_BACK: Final = f"{names.DOMAIN}/given-back-at"
 _OVER: Final = ("Succeeded", "Failed")
 
 
@@ -117,7 +116,7 @@ def _annotations(job: Object) -> Mapping[str, str]:
 
 def _waits(job: Object) -> bool:
     """Also while the pods of an earlier try are going: they still hold their places, which are counted."""
-    return bool(job["spec"].get("suspend")) and not _state(job).ended and GIVEN_BACK not in _annotations(job)
+    return bool(job["spec"].get("suspend")) and not _state(job).ended and names.GIVEN_BACK not in _annotations(job)
 
 
 def _is_let_in(job: Object) -> bool:
@@ -125,11 +124,18 @@ def _is_let_in(job: Object) -> bool:
 
 
 def _is_late(job: Object, now: datetime) -> bool:
-    released = _annotations(job).get(names.RELEASED)
+    """Counted from when it was let in, and anew for each cluster that KubeRay makes."""
     deadline_s = job["spec"].get("preRunningDeadlineSeconds")
-    if not released or not deadline_s or not _is_let_in(job) or _state(job) is RunState.RUNNING:
+    if names.RELEASED not in _annotations(job) or not deadline_s or not _is_let_in(job):
         return False
-    return bool((now - datetime.fromisoformat(released)).total_seconds() > deadline_s + MARGIN_S)
+    return _state(job) is not RunState.RUNNING and (now - _began(job)).total_seconds() > deadline_s + MARGIN_S
+
+
+def _began(job: Object) -> datetime:
+    """The newest beginning: KubeRay's own of this cluster, or the gate's word before that."""
+    released = datetime.fromisoformat(_annotations(job)[names.RELEASED])
+    started = job.get("status", {}).get("startTime")
+    return max(released, datetime.fromisoformat(started)) if started else released
 
 
 def _free(there: Holdings, let_in: Iterable[Object]) -> list[Room]:
@@ -235,8 +241,8 @@ def _step(job: Object, decision: Decision, now: datetime) -> Step | None:
 
 def _give_back(job: Object, now: datetime) -> Step:
     metadata = job["metadata"]
-    why = f"let in at {_annotations(job)[names.RELEASED]}, it did not run by its deadline: everything is given back"
-    marks = {names.GATE: why, GIVEN_BACK: _written(now)}
+    why = f"begun at {_written(_began(job))}, it did not run by its deadline: everything is given back"
+    marks = {names.GATE: why, names.GIVEN_BACK: _written(now)}
     change = {
         "metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": marks},
         "spec": {"suspend": True},

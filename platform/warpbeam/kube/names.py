@@ -26,6 +26,8 @@ GATE: Final = f"{DOMAIN}/gate"
 """Annotation: what the gate says of a run that waits."""
 RELEASED: Final = f"{DOMAIN}/released-at"
 """Annotation: when the gate let it in, RFC 3339."""
+GIVEN_BACK: Final = f"{DOMAIN}/given-back-at"
+"""Annotation: when the gate took it out for good, RFC 3339."""
 RAY_JOB_ENV: Final = "WARPBEAM_RAYJOB"
 """In the head's pod: the RayJob that its driver belongs to."""
 

@@ -86,6 +86,9 @@ def verdict(seen: Seen) -> Verdict:
     status = seen.ray_job.get("status", {})
     said = status.get("jobDeploymentStatus", "")
     state = STATES.get(said, RunState.WAITING)
+    annotations = seen.ray_job["metadata"].get("annotations") or {}
+    if names.GIVEN_BACK in annotations:
+        return Verdict(RunState.FAILED, "deadline", annotations.get(names.GATE, ""), "platform")
     if status.get("jobStatus") == "STOPPED" and state is RunState.DONE:
         return Verdict(RunState.STOPPED, "stopped", "it was asked to stop", "ml")
     if state is RunState.DONE:

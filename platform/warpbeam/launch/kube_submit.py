@@ -173,7 +173,8 @@ def sent(job: Object) -> Sent:
 
 
 def _ended(job: Object) -> bool:
-    return STATES.get(_said(job), RunState.WAITING).ended
+    given_back = names.GIVEN_BACK in (job["metadata"].get("annotations") or {})
+    return given_back or STATES.get(_said(job), RunState.WAITING).ended
 
 
 def _said(job: Object) -> str:

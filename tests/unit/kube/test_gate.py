@@ -10,8 +10,10 @@ from tests.unit.kube.orders import job as of
 from tests.unit.kube.orders import order, pool
 from tests.unit.kube.test_gang_fit import node
 from warpbeam.kube import names
-from warpbeam.kube.gate import GIVEN_BACK, Holdings, Step, gang_of, is_ours, steps
+from warpbeam.kube.fate import fate_of
+from warpbeam.kube.gate import Holdings, Step, gang_of, is_ours, steps
 from warpbeam.kube.render import render
+from warpbeam.kube.why import Seen, verdict
 
 Object = dict[str, Any]
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -129,8 +131,12 @@ def test_what_does_not_run_by_its_deadline_gives_everything_back_and_stays_out()
     (step,) = steps(Holdings([job], gpus(2)), released + deadline)
     assert step.change["spec"] == {"suspend": True}
     out = after(job, step)
-    assert GIVEN_BACK in out["metadata"]["annotations"]
+    assert names.GIVEN_BACK in out["metadata"]["annotations"]
     assert steps(Holdings([out], gpus(2)), released + deadline) == []
+    assert verdict(Seen(out)).reason == "deadline"
+    assert fate_of(Seen(out)) is not None, "whoever follows it learns that this is its end"
+    again = {**job, "status": {"jobDeploymentStatus": "Initializing", "startTime": "2026-01-01T11:20:00Z"}}
+    assert steps(Holdings([again], gpus(2)), released + deadline) == [], "another cluster has a deadline of its own"
     running = {**job, "status": {"jobDeploymentStatus": "Running"}}
     assert steps(Holdings([running], gpus(2)), released + deadline) == []
 

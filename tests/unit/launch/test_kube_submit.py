@@ -36,6 +36,7 @@ def test_what_is_there() -> None:
     assert there_is(live("Retrying"), JOB) is There.SAME
     for said in ("Complete", "Failed", "ValidationFailed"):
         assert there_is(live(said), JOB) is There.ENDED
+    assert there_is(live("Suspended", **{names.GIVEN_BACK: "2026-01-01T00:00:00Z"}), JOB) is There.ENDED
     leaving = live()
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert there_is(leaving, JOB) is There.ENDED
