@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warpbeam.cli.options import Pool, RunName, Store, Team, open_runs
-from warpbeam.cli.output import warn
+from warpbeam.cli.options import Context, Pool, RunName, Store, Team, open_runs
+from warpbeam.cli.output import note, warn
 from warpbeam.errors import UserError
+
+if TYPE_CHECKING:
+    from warpbeam.record.states import RunState
+    from warpbeam.record.view import RunView
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -24,6 +29,7 @@ def logs(
     team: Team = None,
     pool: Pool = None,
     store: Store = None,
+    context: Context = None,
 ) -> None:
     """Print a run's logs.
 
@@ -36,13 +42,22 @@ def logs(
     since_s = None if since is None else seconds(since)
     view = find_run(open_runs(pool, store), run, team)
     speaking = ("", "")
-    for piece in follow_logs(view, rank=rank, follow=follow, since_s=since_s, on_trouble=warn):
+    for piece in follow_logs(
+        view, rank=rank, follow=follow, since_s=since_s, state_of=_state_of(view, follow, context), on_trouble=warn
+    ):
         if (piece.attempt, piece.who) != speaking:
             speaking = (piece.attempt, piece.who)
             sys.stdout.write(f"--- {piece.who}, attempt {piece.attempt}\n")
             sys.stdout.flush()
         sys.stdout.buffer.write(piece.data)
         sys.stdout.buffer.flush()
+
+
+def _state_of(view: RunView, follow: bool, context: str | None) -> Callable[[], tuple[RunState, str]] | None:
+    """A run that a cluster will begin, or begin again, has not ended: following asks there too."""
+    from warpbeam.launch.standing import Follower
+
+    return Follower(view, context, on_sentence=note).state if follow else None
 
 
 def seconds(words: str) -> float:

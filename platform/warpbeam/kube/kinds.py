@@ -63,7 +63,7 @@ _ALL: Final = (
     Resource("ValidatingAdmissionPolicy", *_ADMISSION, "validatingadmissionpolicies", namespaced=False),
     Resource("ValidatingAdmissionPolicyBinding", *_ADMISSION, "validatingadmissionpolicybindings", namespaced=False),
     Resource("CustomResourceDefinition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False),
-    Resource("Workload", "kueue.x-k8s.io", "v1beta1", "workloads"),
+    Resource("Workload", "kueue.x-k8s.io", "v1beta2", "workloads"),
 )
 KINDS: Final[Mapping[str, Resource]] = {resource.kind: resource for resource in _ALL}
 """By kind."""

@@ -56,6 +56,7 @@ def follow_logs(
     rank: int | None = None,
     follow: bool = True,
     since_s: float | None = None,
+    state_of: Callable[[], tuple[RunState, str]] | None = None,
     on_trouble: Callable[[str], None] = lambda text: None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
@@ -64,11 +65,14 @@ def follow_logs(
 
     Args:
         since_s: only what was written in the last so many seconds, in whole pieces of the record.
+        state_of: instead of the view's, where more than the record is to be asked.
     """
     patience = Patience(on_trouble, sleep, now)
     readers: dict[str, StreamReader] = {}
     while True:
-        ended = patience.ask(view.state)[0].ended  # asked first: what was written before the end is read after it
+        ended = patience.ask(state_of or view.state)[
+            0
+        ].ended  # asked first: what was written before the end is read after it
         for piece in patience.ask(lambda: view.logs(readers, since_s)):
             if rank is None or piece.who == f"rank-{rank}":
                 yield piece
