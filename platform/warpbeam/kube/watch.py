@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from warpbeam.errors import PlatformError, WarpbeamError
 from warpbeam.kube.client_errors import Dropped, Gone
@@ -27,6 +27,8 @@ GIVE_UP_S: Final = 600.0
 """How long the API server may be away."""
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 15.0
+_CONNECTED_S: Final = 60.0
+"""A conversation that lasted longer was one: what ends it is another absence."""
 
 
 class Source(Protocol):
@@ -46,19 +48,28 @@ class Source(Protocol):
 
 
 class Patience:
-    """Asks again while the server is away, with growing pauses; says so once each time it goes."""
+    """Asks again while the server is away, with growing pauses; says so once each time it goes.
+
+    Args:
+        give_up_s: how long it may be away, counted from the first failure: a question may take hours until then.
+    """
 
     def __init__(
         self,
         on_trouble: Callable[[str], None] = lambda text: None,
         sleep: Callable[[float], None] = time.sleep,
         give_up_s: float = GIVE_UP_S,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_trouble = on_trouble
+        self._give_up_s = give_up_s
+        self._now = now
+        self._asked_at = 0.0
+        self._away_since = 0.0
         self._retrying = Retrying(
             retry=retry_if_exception_type(Dropped),
             wait=wait_random_exponential(multiplier=_FIRST_WAIT_S, max=_LONGEST_WAIT_S),
-            stop=stop_after_delay(give_up_s),
+            stop=self._is_enough,
             sleep=sleep,
             before_sleep=self._tell,
             reraise=True,
@@ -70,7 +81,18 @@ class Patience:
         Raises:
             Dropped: there was none in `give_up_s`.
         """
-        return self._retrying(question)
+
+        def asked() -> T:
+            self._asked_at = self._now()
+            return question()
+
+        return self._retrying(asked)
+
+    def _is_enough(self, state: RetryCallState) -> bool:
+        failed_at = self._now()
+        if state.attempt_number == 1 or failed_at - self._asked_at > _CONNECTED_S:
+            self._away_since = failed_at
+        return failed_at - self._away_since >= self._give_up_s
 
     def _tell(self, state: RetryCallState) -> None:
         """A watch that breaks now and then is nothing to talk about; a server that does not come back at once is."""

@@ -118,6 +118,22 @@ def test_a_server_that_stays_away_is_told_once_and_given_up_in_the_end() -> None
         next(follow(Script(lists=away), "Pod", "ns", patience=hopeless))
 
 
+def test_hours_without_a_change_are_no_absence() -> None:
+    clock = iter([0.0, 9_000.0, 9_001.0, 20_000.0, 20_001.0, 20_005.0, 20_006.0])
+    script = Script(lists=[Dropped("once"), Dropped("again"), Listing([thing("a", 1)], "5")])
+    patient = Patience(sleep=lambda s: None, give_up_s=600.0, now=lambda: next(clock))
+    assert sorted(next(follow(script, "Pod", "ns", patience=patient))) == ["a"]
+
+
+def test_an_absence_is_counted_from_its_first_failure() -> None:
+    clock = iter([0.0, 9_000.0, 9_001.0, 9_050.0, 9_560.0, 9_601.0, 9_602.0])
+    script = Script(lists=[Dropped("nobody there")] * 4)
+    patient = Patience(sleep=lambda s: None, give_up_s=600.0, now=lambda: next(clock))
+    with pytest.raises(Dropped):
+        next(follow(script, "Pod", "ns", patience=patient))
+    assert len(script.asked) == 3
+
+
 def test_forgotten_changes_are_made_up_by_a_listing() -> None:
     script = Script(
         lists=[Listing([thing("a", 1), thing("b", 2)], "5"), Listing([thing("b", 2), thing("c", 50)], "60")],
