@@ -54,8 +54,6 @@ def render(
 
     The plan is made first, and what cannot run is refused. Exits with 1 where --check finds something else.
     """
-    from warpbeam.kube.render import render as rendered_of
-
     _refuse_odd_options(kind, schedule=schedule, model=model)
     if context is not None and not (check and out is None):
         raise UserError("--context asks a cluster, which only --check without --out does", reason="bad_input")
@@ -71,16 +69,27 @@ def render(
         force=force,
         namespace=namespace,
     )
+    order, rendered = _made(words, put=put)
+    if check:
+        _check(order, rendered, out, context)
+    else:
+        _write(rendered, out)
+
+
+def _made(words: Words, *, put: bool) -> tuple[Order, Rendered]:
+    """What is to be rendered, and that; the packed folder is in the store where that was asked for."""
+    from warpbeam.kube.render import render as rendered_of
+
     loaded, planned = plan_words(words)
-    refuse_what_cannot_run(planned, kind, force=force)
+    refuse_what_cannot_run(planned, words.kind, force=words.force)
     with tempfile.TemporaryDirectory(prefix="warpbeam-bundle-") as folder:
         order, bundle = order_of(words, loaded, planned, Path(folder))
         if put and bundle is not None:
             upload(order, bundle)
-    rendered = rendered_of(order)
-    if check:
-        _check(order, rendered, out, context)
-        return
+    return order, rendered_of(order)
+
+
+def _write(rendered: Rendered, out: Path | None) -> None:
     for text in rendered.notes:
         warn(text)
     if out is None:
