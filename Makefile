@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help install quickstart test test-unit test-integration test-long lint format schema \
+.PHONY: help install quickstart test test-unit test-integration test-kube kube-lab-install test-long lint format schema \
         bench-overhead bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long bench-calibrate bench-search bench-planner bench-doctor-long runbooks down clean
 
 help:            ## this list
@@ -39,6 +39,12 @@ test-unit: install
 
 test-integration: install
 	$(BIN)/python -m pytest tests/integration -q -m "not long" --durations=15
+
+kube-lab-install: $(VENV)/.installed  ## the programs of the Kubernetes laboratory, from Debian and Go (15 minutes once, root)
+	$(BIN)/python -m tests.kube.lab.programs
+
+test-kube: install   ## manifests and runs on a real API server, two nodes and KubeRay (root; after kube-lab-install)
+	$(BIN)/python -m pytest tests/kube -q --durations=15
 
 test-long: install   ## the longest proofs, outside CI
 	$(BIN)/python -m pytest tests -q -m long

@@ -1,8 +1,9 @@
-"""Fixtures for every test against a real API server."""
+"""Fixtures of every test against a real API server: one alone, or the laboratory with its nodes."""
 
 from __future__ import annotations
 
 from tests.integration.s3_fixture import s3, warpbeam_home
 from tests.kube.apiserver import apiserver
+from tests.kube.lab_fixture import api, lab
 
-__all__ = ["apiserver", "s3", "warpbeam_home"]
+__all__ = ["api", "apiserver", "lab", "s3", "warpbeam_home"]

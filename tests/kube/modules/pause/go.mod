@@ -1,0 +1,3 @@
+module warpbeam.test/kube/pause
+
+go 1.26.0
