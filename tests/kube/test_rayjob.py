@@ -51,8 +51,7 @@ def test_a_rayjob_trains_in_pods_to_complete(lab: Laboratory, api: Api, s3: Stor
         run.until("the operator's look at it", lambda run: run.status() == "Suspended", 30)
         assert not run.pods(), "nothing starts before it is let in"
         run.let_in()
-        ranks = f"{sft_job.NAMESPACE}: pods of ranks"
-        run.until(ranks, lambda run: len(placed(run)) == 2, 60)
+        run.until("both pods of ranks", lambda run: len(placed(run)) == 2, 60)
         run.until("the training", lambda run: run.status() == "Running", 180)
         training_s = time.monotonic() - began
         assert set(placed(run)) == {"node1", "node2"}, "one rank on each node"
@@ -62,7 +61,9 @@ def test_a_rayjob_trains_in_pods_to_complete(lab: Laboratory, api: Api, s3: Stor
             print(f"apply -> job running {training_s:.0f} s -> {run.status()} {time.monotonic() - began:.0f} s")
         assert run.status() == "Complete", run.verdict()
         assert run.verdict().state is RunState.DONE
+        ended = time.monotonic()
         run.until("the end of its pods", lambda run: not [p for p in run.pods() if is_of_cluster(p)], 90)
+        print(f"Complete -> nothing is held any more {time.monotonic() - ended:.0f} s")
     view = RunView(open_store(s3), sft_job.TEAM, NAME)
     assert view.state() == (RunState.DONE, "")
     status = view.status()

@@ -96,7 +96,7 @@ CASES = {
 def spoilable(lab: Laboratory, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object]:
     """A RayJob that would run, in a namespace with a quota; two nodes without machines stand beside the real ones."""
     folder = tmp_path_factory.mktemp("why")
-    team = {"namespace": NAMESPACE, "quota": {"accelerators": 64, "cpus": 100, "memory_gib": 100}}
+    team = {"namespace": NAMESPACE, "quota": {"accelerators": 0, "cpus": 100, "memory_gib": 100}}
     shop = sft_job.Shop(outside=None, endpoint=STORE, access_key="a", secret_key="b")  # type: ignore[arg-type]
     job, pool = sft_job.write_files(folder, shop, name="spoilt", steps=10, teams={sft_job.TEAM: team})
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -126,5 +126,6 @@ def test_the_cause_is_named(api: Api, spoilable: Object, name: str) -> None:
         print(f"{name}: {found.sentence} ({time.monotonic() - began:.1f} s)")
         for words in case.words:
             assert words in found.sentence
+        assert len(found.sentence) < 500, "one sentence, for a person"
     finally:
         run.delete()

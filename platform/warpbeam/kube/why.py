@@ -33,6 +33,12 @@ STATES: Final[Mapping[str, RunState]] = {
 """KubeRay's jobDeploymentStatus -> a run's state."""
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _PULL: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+_PULL_STEPS: Final = re.compile(
+    r'(?i)(failed to pull image|failed to pull and unpack image|failed to resolve reference) "[^"]*": |rpc error: '
+)
+"""What kubelet and containerd put before the registry's answer, the whole reference in each."""
+_AFTERTHOUGHTS: Final = re.compile(r" (no new claims to deallocate|preemption:)")
+"""Where the scheduler goes on to what would not have helped either."""
 _REFUSALS: Final = ("FailedToCreateHeadPod", "FailedToCreateWorkerPod", "FailedCreate", "FailedToCreateRayCluster")
 
 
@@ -225,8 +231,8 @@ def _unplaced(seen: Seen) -> Iterator[Cause]:
         if short := shortage(gang, seen.rooms):
             yield Cause("unschedulable", f"pod {name}{more} has no place: {short.partition('no place: ')[2]}")
             return
-    said = _unscheduled(pod) or ""
-    yield Cause("unschedulable", f"pod {name}{more} has no place: {said.partition(' preemption:')[0].rstrip('. ')}")
+    said = _AFTERTHOUGHTS.split(_unscheduled(pod) or "")[0]
+    yield Cause("unschedulable", f"pod {name}{more} has no place: {said.rstrip('. ')}")
 
 
 def _lost(seen: Seen) -> Iterator[Cause]:
@@ -320,7 +326,7 @@ def _pull_message(pod: Object, waiting: Object, events: Sequence[Object]) -> str
     told = next(
         (message for message in messages if message.startswith("Failed to pull image")), waiting.get("message", "")
     )
-    return " ".join(told.rpartition("rpc error: ")[2].split()) or str(waiting["reason"])
+    return " ".join(_PULL_STEPS.sub("", told).split()) or str(waiting["reason"])
 
 
 def _memory_limit(pod: Object, container: str) -> str:

@@ -63,6 +63,10 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 TAINTS = (
     "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) had untolerated taint(s). preemption: 0/5 nodes"
 )
+CLAIMS = (
+    "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, "
+    "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+)
 MADE = "Failed to create worker Pod for the cluster team-support/tiny-abc, pods"
 NO_ACCOUNT = (
     f'{MADE} "tiny-abc-train-worker-" is forbidden: error looking up service account team-support/nobody: '
@@ -84,6 +88,9 @@ NO_POLICY = (
 TOO_LONG = "The RayJob metadata is invalid: RayJob name should be no more than 47 characters"
 EXISTS = 'Failed to create RayCluster team-support/tiny-abc: rayclusters.ray.io "tiny-abc" already exists'
 NOT_FOUND = f'Failed to pull image "{IMAGE}": rpc error: code = NotFound desc = failed to resolve reference: not found'
+PULLED = "".join(f'{step} "{IMAGE}": ' for step in ("Failed to pull image", "failed to pull and unpack image"))
+PULLED += f'failed to resolve reference "{IMAGE}": '
+NO_REGISTRY = 'failed to do request: Head "https://registry.test/v2/": dial tcp: lookup registry.test: no such host'
 BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
 NO_SECRET = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}}
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
@@ -105,6 +112,13 @@ CASES: dict[str, tuple[Seen, str, str]] = {
         "image",
         f"pod tiny-abc-train-worker-1 on node gpu-3 cannot pull {IMAGE}: code = NotFound desc = failed to resolve",
     ),
+    "image, by containerd 1.6 under kubelet 1.36": (
+        Seen(
+            ray_job(), pods=[pod(containerStatuses=container(BACK_OFF))], events=[event("Failed", PULLED + NO_REGISTRY)]
+        ),
+        "image",
+        f"pod tiny-abc-train-worker-1 on node gpu-3 cannot pull {IMAGE}: {NO_REGISTRY}",
+    ),
     "image, no event left": (
         Seen(ray_job(), pods=[pod(containerStatuses=container(BACK_OFF))]),
         "image",
@@ -115,6 +129,11 @@ CASES: dict[str, tuple[Seen, str, str]] = {
         "unschedulable",
         "(and 1 more) has no place: 0/5 nodes are available: 2 Insufficient nvidia.com/gpu, "
         "3 node(s) had untolerated taint(s)",
+    ),
+    "gpu, by the scheduler of 1.36": (
+        Seen(ray_job(), pods=[pod(on=None, **unscheduled(CLAIMS))]),
+        "unschedulable",
+        "pod tiny-abc-train-worker-1 has no place: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu",
     ),
     "gpu, counted": (
         Seen(
@@ -254,6 +273,8 @@ def test_each_cause_has_its_sentence(name: str) -> None:
     assert found.reason == reason, found
     assert sentence in found.sentence
     assert "\n" not in found.sentence
+    assert "claims" not in found.sentence
+    assert found.sentence.count(IMAGE) <= 1
     assert found.state is STATES[seen.ray_job["status"]["jobDeploymentStatus"]]
 
 
