@@ -161,7 +161,9 @@ class Run:
         try:
             wait_for(what, lambda: ready(self), timeout_s)
         except Exception as error:
-            raise AssertionError(f"{error}; {self.status()}: {self.verdict()}") from error
+            there = self.api.get(RAY, "RayJob", self.namespace, self.name) is not None
+            told = f"{self.status()}: {self.verdict()}" if there else "the RayJob has gone"
+            raise AssertionError(f"{error}; {told}; pods: {[_summary(pod) for pod in self.pods()]}") from error
 
     def until_told(self, reason: str, timeout_s: float) -> Verdict:
         """Poll until the verdict has this reason; returns it."""
@@ -180,3 +182,8 @@ class Run:
         for pod in self.pods():  # what nobody waits for needs no grace
             self.api.delete("v1", "Pod", self.namespace, pod["metadata"]["name"], grace_s=0)
         wait_for(f"the end of {self.name}", lambda: not self.pods())
+
+
+def _summary(pod: Object) -> str:
+    going = " (going)" if "deletionTimestamp" in pod["metadata"] else ""
+    return f"{pod['metadata']['name']} {pod['status'].get('phase')}{going}"

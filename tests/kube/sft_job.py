@@ -47,11 +47,9 @@ class Shop:
     """Where the job's data and checkpoints are.
 
     Args:
-        outside: the store as programs of the machine reach it.
-        endpoint: as pods reach it.
+        endpoint: of the S3 server, as pods reach it.
     """
 
-    outside: StorageConfig
     endpoint: str
     access_key: str
     secret_key: str
@@ -64,7 +62,7 @@ def open_shop(lab: Laboratory, s3: StorageConfig) -> Shop:
     address = lab.let_pods_reach("s3", port)
     rows = [{"prompt": f"{n} and {n}?", "completion": f"It is {2 * n}."} for n in range(300)]
     open_store(s3).put("lab/train.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    return Shop(s3, f"http://{address}", server.access_key, server.secret_key)
+    return Shop(f"http://{address}", server.access_key, server.secret_key)
 
 
 def pool(shop: Shop, **kubernetes: Any) -> Object:

@@ -15,7 +15,7 @@ from tests.kube.lab.api import Api
 from tests.kube.lab.laboratory import Laboratory
 from tests.kube.lab.nodes import remove_fake_nodes
 from tests.kube.overlay import pod_specs, with_this_python
-from tests.kube.runs import Run, rename, rendered
+from tests.kube.runs import Run, make_room, rename, rendered
 
 Object = dict[str, Any]
 NAMESPACE = "team-why"
@@ -97,8 +97,9 @@ def spoilable(lab: Laboratory, api: Api, tmp_path_factory: pytest.TempPathFactor
     """A RayJob that would run, in a namespace with a quota; two nodes without machines stand beside the real ones."""
     folder = tmp_path_factory.mktemp("why")
     team = {"namespace": NAMESPACE, "quota": {"accelerators": 0, "cpus": 100, "memory_gib": 100}}
-    shop = sft_job.Shop(outside=None, endpoint=STORE, access_key="a", secret_key="b")  # type: ignore[arg-type]
+    shop = sft_job.Shop(endpoint=STORE, access_key="a", secret_key="b")
     job, pool = sft_job.write_files(folder, shop, name="spoilt", steps=10, teams={sft_job.TEAM: team})
+    make_room(api, NAMESPACE)
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for document in rendered(job, pool, "--kind", "tenancy"):
         if document["kind"] in ("ServiceAccount", "ConfigMap", "ResourceQuota"):

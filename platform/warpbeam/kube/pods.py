@@ -25,6 +25,8 @@ Manifest = dict[str, Any]
 POOL_FOLDER: Final = "/etc/warpbeam"
 POOL_FILE: Final = "pool.yaml"
 BUNDLE_FOLDER: Final = "/bundle"
+BUNDLE_FETCHER: Final = "bundle"
+"""The submitter's first container."""
 RANKS: Final = "ranks"
 METRICS_PORT: Final = 8080
 STOP_MARGIN_S: Final = 30
@@ -56,6 +58,9 @@ def worker(order: Order, size: PodSize, placement: Placement | None = None) -> M
     of_pool = Placement(node_selector=kubernetes.node_selector, tolerations=kubernetes.tolerations)
     template = _ray_pod(order, "ray-worker", size, placement or of_pool, role="worker")
     template["spec"]["automountServiceAccountToken"] = False
+    # KubeRay lets a worker wait for its head in a shell, which as process 1 would be deaf to SIGTERM: a gang that is
+    # given up would hold its accelerators for the whole grace.
+    template["spec"]["shareProcessNamespace"] = True
     if placement is None:
         template["metadata"]["labels"][names.ROLE] = RANKS
         _add_fabric(order, template)
@@ -88,9 +93,10 @@ def _fetch(order: Order, container: Manifest, mount: Manifest) -> Manifest:
     command = ["python", "-m", "warpbeam.launch.fetch_bundle", order.bundle.uri]
     return {
         **container,
-        "name": "bundle",
+        "name": BUNDLE_FETCHER,
         "command": [*command, "--digest", order.bundle.digest, "--into", BUNDLE_FOLDER],
         "env": [*_pool_env(), *_credentials(order)],
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # why it failed is then in the pod's status
         "volumeMounts": [mount, _pool_mount()],
     }
 

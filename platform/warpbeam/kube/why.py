@@ -14,6 +14,7 @@ from typing import Any, Final
 from warpbeam.errors import Owner
 from warpbeam.kube import names
 from warpbeam.kube.gang_fit import Gang, Room, pods_of, shortage
+from warpbeam.kube.pods import BUNDLE_FETCHER
 from warpbeam.record.states import RunState
 
 Object = Mapping[str, Any]
@@ -123,7 +124,7 @@ def _ended(seen: Seen) -> Iterator[Cause]:
         what = "it was not running by its deadline" if reason.startswith("Pre") else "it has run into its deadline"
         yield Cause("deadline", f"{what}{why}", below.owner if below else "platform")
     elif reason == "SubmissionFailed":
-        below = next(_died(seen), None)
+        below = next((cause for rule in (_not_sent, _died) for cause in rule(seen)), None)
         yield below or Cause("head_lost", "the head has gone, or the job could not be sent to it", "infra")
     else:
         told = message.partition(", last available logs")[0]  # Ray adds up to 20,000 characters of the log
@@ -203,6 +204,15 @@ def _missing_objects(seen: Seen) -> Iterator[Cause]:
                 yield Cause("missing_object", f"{_where(names[pod_name])} lacks what its manifest names: {found[0]}")
 
 
+def _not_sent(seen: Seen) -> Iterator[Cause]:
+    """The submitter could not fetch the job's folder; its words are the program's own."""
+    for pod, status in _containers(seen.pods):
+        ended = status.get("state", {}).get("terminated", {})
+        if status["name"] == BUNDLE_FETCHER and ended.get("exitCode", 0) != 0:
+            said = ended.get("message", "").strip().splitlines() or [f"exit {ended['exitCode']}"]
+            yield Cause("bundle", f"{_where(pod)} cannot fetch the job's folder: {said[0]}")
+
+
 def _died(seen: Seen) -> Iterator[Cause]:
     """Containers that have ended, now or before they were started again."""
     for pod, status in _containers(seen.pods):
@@ -247,7 +257,16 @@ def _lost(seen: Seen) -> Iterator[Cause]:
                 yield Cause("evicted", f"{_where(pod)} was taken away: {condition.get('message', '')}", "infra")
 
 
-_WAITING: Final[tuple[Rule, ...]] = (_not_let_in, _refused, _images, _missing_objects, _died, _unplaced, _lost)
+_WAITING: Final[tuple[Rule, ...]] = (
+    _not_let_in,
+    _refused,
+    _images,
+    _missing_objects,
+    _not_sent,
+    _died,
+    _unplaced,
+    _lost,
+)
 _FAILED: Final[tuple[Rule, ...]] = (_ended,)
 
 

@@ -88,6 +88,11 @@ def test_workload_identity_needs_no_key() -> None:
     assert "AWS_ACCESS_KEY_ID" in environment(pods.head(order())["spec"])
 
 
+def test_a_worker_that_waits_for_its_head_hears_that_it_must_go() -> None:
+    """`tests/kube/test_ends.py` shows it: else it holds its accelerators for the whole grace."""
+    assert pods.worker(order(), pod_size(order(), 8))["spec"]["shareProcessNamespace"] is True
+
+
 def test_the_platforms_copy_of_the_pool_is_read() -> None:
     for spec in (pods.head(order())["spec"], pods.worker(order(), pod_size(order(), 8))["spec"]):
         assert environment(spec)["WARPBEAM_POOL"]["value"] == "/etc/warpbeam/pool.yaml"
@@ -139,6 +144,7 @@ def test_kueue_places_pod_sets_itself() -> None:
 def test_the_submitter_fetches_the_bundle_with_its_own_rights() -> None:
     spec = pods.submitter(order())["spec"]
     (fetch,) = spec["initContainers"]
+    assert fetch["terminationMessagePolicy"] == "FallbackToLogsOnError"
     assert fetch["command"][:4] == ["python", "-m", "warpbeam.launch.fetch_bundle", order().bundle.uri]  # type: ignore[union-attr]
     assert "AWS_ACCESS_KEY_ID" in {variable["name"] for variable in fetch["env"]}
     (send,) = spec["containers"]

@@ -93,6 +93,16 @@ PULLED += f'failed to resolve reference "{IMAGE}": '
 NO_REGISTRY = 'failed to do request: Head "https://registry.test/v2/": dial tcp: lookup registry.test: no such host'
 BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
 NO_SECRET = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}}
+NOT_FETCHED = container(
+    {
+        "terminated": {
+            "exitCode": 1,
+            "reason": "Error",
+            "message": "the store cannot be reached at http://s3:9\nwhy: x\n",
+        }
+    }
+)
+NOT_FETCHED[0]["name"] = "bundle"
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
 SHORT = "couldn't assign flavors to pod set train: insufficient unused quota for nvidia.com/gpu, 16 more needed"
 EVICTED = ("Evicted", "True", "Preempted to accommodate a workload (UID: 1) due to prioritization in the ClusterQueue")
@@ -188,6 +198,11 @@ CASES: dict[str, tuple[Seen, str, str]] = {
         ),
         "missing_object",
         'lacks what its manifest names: configmap "warpbeam-pool-gpus" not found',
+    ),
+    "no bundle": (
+        Seen(ray_job("Failed", reason="SubmissionFailed"), pods=[pod("tiny-8s8fg", initContainerStatuses=NOT_FETCHED)]),
+        "bundle",
+        "pod tiny-8s8fg on node gpu-3 cannot fetch the job's folder: the store cannot be reached at http://s3:9",
     ),
     "out of memory": (
         Seen(ray_job("Running"), pods=[pod(phase="Running", containerStatuses=container({"running": {}}, KILLED))]),
