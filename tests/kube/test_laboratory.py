@@ -14,6 +14,7 @@ from tests.kube.lab.api import Api
 from tests.kube.lab.laboratory import Laboratory
 from tests.kube.lab.layout import REPOSITORY, Place
 from tests.kube.lab.sandbox import wait_for
+from warpbeam.storage.processes import identify
 
 OTHER = """
 import time
@@ -30,8 +31,8 @@ def test_the_api_server_comes_back_with_everything_that_it_knew(lab: Laboratory,
     note = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note", "namespace": "default"}}
     api.apply({**note, "data": {"a": "1"}})
     lab.kill("apiserver")
-    wait_for("the end of the API server", lambda: not api.ready())
     assert not lab.sandbox.runs("apiserver")
+    assert not api.ready()
     lab.start("apiserver")
     wait_for("the API server", api.ready)
     found = api.get("v1", "ConfigMap", "default", "note")
@@ -55,7 +56,7 @@ def test_nothing_is_left_when_its_program_is_killed(lab: Laboratory, tmp_path: P
         program.wait()
         wait_for("the keeper's work", lambda: not place.root.exists(), 60)
         assert not [group for group in groups if group.exists()]
-        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+        wait_for("their end", lambda: not [pid for pid in pids if identify(pid)], 10)
     finally:
         program.kill()
         program.wait()

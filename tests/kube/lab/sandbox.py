@@ -155,10 +155,12 @@ class Sandbox:
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to a process and to what belongs to it."""
+        """Send a signal to a process and to what belongs to it; SIGKILL waits for its end."""
         identity = self._identity(name)
         if self.runs(name):
             os.killpg(identity.pid, number)
+        if number is signal.SIGKILL:
+            wait_for(f"the end of {name}", lambda: not self.runs(name))
 
     def log(self, name: str, lines: int = 12) -> str:
         """The end of what it has printed."""

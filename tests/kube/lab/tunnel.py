@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import ctypes
 import os
 import socket
@@ -49,12 +48,14 @@ def listen(address: str) -> socket.socket:
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until the end, and pass the end on."""
-    with contextlib.suppress(ConnectionError):
+    """Copy until the end, and pass the end on, a broken connection as a broken one."""
+    try:
         while chunk := await reader.read(1 << 16):
             writer.write(chunk)
             await writer.drain()
         writer.write_eof()
+    except OSError:
+        writer.transport.abort()
 
 
 async def serve(listening: socket.socket, target: str) -> None:
