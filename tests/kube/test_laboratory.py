@@ -31,9 +31,11 @@ def test_the_api_server_comes_back_with_everything_that_it_knew(lab: Laboratory,
     note = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note", "namespace": "default"}}
     api.apply({**note, "data": {"a": "1"}})
     lab.kill("apiserver")
-    assert not lab.sandbox.runs("apiserver")
-    assert not api.ready()
-    lab.start("apiserver")
+    try:
+        assert not lab.sandbox.runs("apiserver")
+        assert not api.ready()
+    finally:
+        lab.start("apiserver")
     wait_for("the API server", api.ready)
     found = api.get("v1", "ConfigMap", "default", "note")
     assert found is not None

@@ -78,6 +78,14 @@ class Api:
                     self._resources[api_version, found["kind"]] = (found["name"], found["namespaced"])
         return self._resources[api_version, kind]
 
+    def kinds(self, api_version: str) -> set[str]:
+        """Kinds that are served now; of a CRD some moments after it was created."""
+        try:
+            found = self.request("GET", f"/apis/{api_version}")["resources"]
+        except Refused:
+            return set()
+        return {each["kind"] for each in found}
+
     def apply(self, document: Mapping[str, Any], *, dry_run: bool = False, subresource: str = "") -> Object:
         """Server-side apply with strict validation, as `kubectl apply --server-side --validate=strict` does it.
 

@@ -18,6 +18,7 @@ from tests.kube.lab.sandbox import LabError, Sandbox, wait_for
 from tests.kube.lab.tunnel import tunnel_command
 
 AFTER_API = ("controller-manager", "scheduler", "proxy", "dns")
+RAY = "ray.io/v1"
 API_TUNNEL = "tunnel-api"
 
 
@@ -59,6 +60,7 @@ class Laboratory:
             self._start_node(number)
         for crd in manifests("operator"):
             api.create(crd)
+        wait_for("KubeRay's kinds", lambda: {"RayCluster", "RayJob", "RayService", "RayCronJob"} <= api.kinds(RAY))
         self.start("operator")
         for number in range(1, real_nodes + 1):
             name = node_name(number)
