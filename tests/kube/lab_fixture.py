@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kube.lab import kueue
 from tests.kube.lab.api import Api
 from tests.kube.lab.laboratory import Laboratory
 from tests.kube.lab.layout import default_place
@@ -42,3 +43,10 @@ def api(lab: Laboratory) -> Iterator[Api]:
     found = lab.api()
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def with_kueue(api: Api) -> None:
+    """Kueue besides, from the first test that asks."""
+    if not kueue.is_installed(api):
+        kueue.install(api)

@@ -21,7 +21,7 @@ from warpbeam.kube.why import Seen, Verdict, verdict
 
 Object = dict[str, Any]
 RAY = "ray.io/v1"
-POLICY = "admissionregistration.k8s.io/v1"
+KUEUE = "kueue.x-k8s.io/v1beta2"
 CLUSTER_WIDE = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
@@ -149,7 +149,16 @@ class Run:
         about |= {cluster["metadata"]["name"]} if cluster else set()
         events = self.api.list("v1", "Event", self.namespace)
         own = [event for event in events if event["involvedObject"]["name"] in about]
-        return verdict(Seen(self.ray_job(), cluster, pods, own))
+        return verdict(Seen(self.ray_job(), cluster, pods, own, self.workload()))
+
+    def workload(self) -> Object | None:
+        """What Kueue made of it, where there is Kueue."""
+        if "Workload" not in self.api.kinds(KUEUE):
+            return None
+        for found in self.api.list(KUEUE, "Workload", self.namespace):
+            if any(owner["name"] == self.name for owner in found["metadata"].get("ownerReferences", [])):
+                return found
+        return None
 
     def let_in(self) -> None:
         """What a gate or a queue does."""

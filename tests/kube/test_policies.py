@@ -24,15 +24,22 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 Edit = Callable[[Object], None]
 
 
-def plain_network(pool: Object) -> None:
-    """The pool without its fabric, so that its namespace enforces `restricted`."""
+def without_queue(pool: Object) -> None:
+    """No Kueue: a RayJob is let in by whoever sets its `suspend`."""
+    pool["kubernetes"]["gang"] = "gate"
+    del pool["kubernetes"]["queue"]
+
+
+def without_fabric(pool: Object) -> None:
+    """Its namespace then enforces `restricted`."""
+    without_queue(pool)
     del pool["kubernetes"]["fabric"]
 
 
 @pytest.fixture(scope="module")
 def restricted(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A pool behind Kueue whose namespace enforces Pod Security."""
-    path = pool_file(tmp_path_factory.mktemp("pool"), "dgx-h100", plain_network, namespace="team-restricted")
+    """A pool whose namespace enforces Pod Security."""
+    path = pool_file(tmp_path_factory.mktemp("pool"), "dgx-h100", without_fabric, namespace="team-restricted")
     with tenancy(api, rendered(JOB, path, "--kind", "tenancy", *SIZE)):
         yield path
 
@@ -40,7 +47,7 @@ def restricted(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 @pytest.fixture(scope="module")
 def privileged(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pool whose fabric needs a privileged namespace, where policies stand in for Pod Security."""
-    path = pool_file(tmp_path_factory.mktemp("pool"), "dgx-h100", lambda _: None, namespace="team-privileged")
+    path = pool_file(tmp_path_factory.mktemp("pool"), "dgx-h100", without_queue, namespace="team-privileged")
     with tenancy(api, rendered(JOB, path, "--kind", "tenancy", *SIZE)):
         yield path
 
@@ -155,15 +162,23 @@ def test_policies_do_where_pod_security_cannot(api: Api, privileged: Path, name:
     is_refused(api, privileged, name, BY_POLICY[name])
 
 
+@pytest.fixture(scope="module")
+def queued(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A pool behind Kueue."""
+    path = pool_file(tmp_path_factory.mktemp("pool"), "dgx-h100", lambda _: None, namespace="team-queued")
+    with tenancy(api, rendered(JOB, path, "--kind", "tenancy", *SIZE)):
+        yield path
+
+
 @pytest.mark.parametrize("queue", [None, "other"])
-def test_a_rayjob_outside_the_teams_queue_is_refused_itself(api: Api, restricted: Path, queue: str | None) -> None:
-    document = edited(restricted, "queue", lambda _: None)
+def test_a_rayjob_outside_the_teams_queue_is_refused_itself(api: Api, queued: Path, queue: str | None) -> None:
+    document = edited(queued, "queue", lambda _: None)
     del document["metadata"]["labels"][QUEUE]
     if queue is not None:
         document["metadata"]["labels"][QUEUE] = queue
     with pytest.raises(Refused, match="must be training"):
         api.apply(document)
-    assert api.get(RAY, "RayJob", restricted.stem, document["metadata"]["name"]) is None
+    assert api.get(RAY, "RayJob", queued.stem, document["metadata"]["name"]) is None
 
 
 def test_no_ephemeral_container_joins_a_pod(api: Api, restricted: Path) -> None:

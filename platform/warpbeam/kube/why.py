@@ -40,6 +40,8 @@ _PULL_STEPS: Final = re.compile(
 """What kubelet and containerd put before the registry's answer, the whole reference in each."""
 _AFTERTHOUGHTS: Final = re.compile(r" (no new claims to deallocate|preemption:)")
 """Where the scheduler goes on to what would not have helped either."""
+_IDENTIFIERS: Final = re.compile(r" \(UID: [^)]*\)|; preemptor path: .*")
+"""Of Kueue's words, what no person can use."""
 _REFUSALS: Final = ("FailedToCreateHeadPod", "FailedToCreateWorkerPod", "FailedCreate", "FailedToCreateRayCluster")
 
 
@@ -151,7 +153,7 @@ def _not_let_in(seen: Seen) -> Iterator[Cause]:
     conditions = {found["type"]: found for found in seen.workload.get("status", {}).get("conditions", [])}
     evicted, reserved = conditions.get("Evicted"), conditions.get("QuotaReserved")
     if evicted and evicted["status"] == "True":
-        yield Cause("preempted", f"queue {queue} has taken its place back: {evicted['message']}")
+        yield Cause("preempted", f"queue {queue} has taken its place back: {_IDENTIFIERS.sub('', evicted['message'])}")
     elif reserved and reserved["status"] != "True":
         yield Cause("queue", f"queue {queue}: {reserved['message']}")
     else:

@@ -25,6 +25,11 @@ def install(api: Api) -> None:
     wait_for("Kueue's webhooks", lambda: _answers(api), 60)
 
 
+def is_installed(api: Api) -> bool:
+    """Whether it answers."""
+    return "Workload" in api.kinds("kueue.x-k8s.io/v1beta2") and _answers(api)
+
+
 def _calls_webhooks(document: dict[str, Any]) -> bool:
     return str(document["kind"]).endswith("WebhookConfiguration")
 

@@ -105,7 +105,12 @@ NOT_FETCHED = container(
 NOT_FETCHED[0]["name"] = "bundle"
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
 SHORT = "couldn't assign flavors to pod set train: insufficient unused quota for nvidia.com/gpu, 16 more needed"
-EVICTED = ("Evicted", "True", "Preempted to accommodate a workload (UID: 1) due to prioritization in the ClusterQueue")
+EVICTED = (
+    "Evicted",
+    "True",
+    "Preempted to accommodate a workload (UID: 8bf3c99b, JobUID: 969866ac) due to prioritization in the ClusterQueue; "
+    "preemptor path: /training; preemptee path: /training",
+)
 GONE = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "Taint manager"}]
 DRAINED = [
     {
@@ -233,7 +238,7 @@ CASES: dict[str, tuple[Seen, str, str]] = {
             ray_job("Suspended", queue="q", suspend=True), workload=workload(EVICTED, ("QuotaReserved", "False", "x"))
         ),
         "preempted",
-        "queue q has taken its place back: Preempted to accommodate",
+        "has taken its place back: Preempted to accommodate a workload due to prioritization in the ClusterQueue",
     ),
     "no such queue": (
         Seen(ray_job("Suspended", queue="q", suspend=True)),
@@ -288,7 +293,7 @@ def test_each_cause_has_its_sentence(name: str) -> None:
     assert found.reason == reason, found
     assert sentence in found.sentence
     assert "\n" not in found.sentence
-    assert "claims" not in found.sentence
+    assert not [noise for noise in ("claims", "UID", "path:") if noise in found.sentence]
     assert found.sentence.count(IMAGE) <= 1
     assert found.state is STATES[seen.ray_job["status"]["jobDeploymentStatus"]]
 
