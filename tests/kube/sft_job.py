@@ -76,7 +76,7 @@ def pool(shop: Shop, **kubernetes: Any) -> Object:
         "accelerator": {"kind": "cpu", "memory_gib": 4},
         "nodes": 2,
         "accelerators_per_node": 1,
-        "cpus_per_worker": 1,
+        "cpus_per_worker": 1.5,  # of a pod's two: one rank, and a task of the preparation beside it
         "local_disk": "/scratch",
         "storage": {"uri": "s3://warpbeam", "endpoint_url": shop.endpoint},
         "image": {

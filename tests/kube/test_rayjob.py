@@ -17,6 +17,7 @@ from tests.kube.overlay import open_namespace, with_this_python
 from tests.kube.runs import Run, rendered, tenancy
 from warpbeam.checkpoint.verify import verify
 from warpbeam.record.states import RunState
+from warpbeam.record.stop import members
 from warpbeam.record.view import RunView
 from warpbeam.storage import StorageConfig, open_store
 
@@ -54,7 +55,7 @@ def test_a_rayjob_trains_in_pods_to_complete(lab: Laboratory, api: Api, s3: Stor
         run.until("both pods of ranks", lambda run: len(placed(run)) == 2, 60)
         run.until("the training", lambda run: run.status() == "Running", 180)
         training_s = time.monotonic() - began
-        assert set(placed(run)) == {"node1", "node2"}, "one rank on each node"
+        assert set(placed(run)) == {"node1", "node2"}, "one pod on each node"
         try:
             run.until("its end", lambda run: run.status() in ("Complete", "Failed"), 300)
         finally:
@@ -68,6 +69,8 @@ def test_a_rayjob_trains_in_pods_to_complete(lab: Laboratory, api: Api, s3: Stor
     assert view.state() == (RunState.DONE, "")
     status = view.status()
     assert (status.step, status.committed_step, status.attempts) == (STEPS, STEPS, 1)
+    hosts = {member.host for member in members(view, view.attempts()[0]) if member.role != "driver"}
+    assert len(hosts) == 2, "each rank in a pod of its own"
     found = verify(view.store, sft_job.TEAM, NAME, STEPS)
     assert found.ok, found.faults
 
