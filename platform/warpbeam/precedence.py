@@ -27,10 +27,13 @@ def standing_back() -> Iterator[None]:
 
 
 def stand_in_front() -> None:
-    """In a rank: this process, with all of its threads, interrupts who stands back again."""
+    """In a rank: this process interrupts who stands back again, with all of its threads but the first one. That one is
+    not the loop's: there Ray looks for signals a hundred times a second, each time with the interpreter's lock.
+    """
     with contextlib.suppress(FileNotFoundError):  # no Linux
         for thread in os.listdir("/proc/self/task"):
-            _change(int(thread), "SCHED_BATCH", "SCHED_OTHER")
+            if int(thread) != os.getpid():
+                _change(int(thread), "SCHED_BATCH", "SCHED_OTHER")
 
 
 def _change(thread: int, before: str, after: str) -> bool:

@@ -51,8 +51,8 @@ _OWN_RAY = {
     "RAY_event_stats": "0",
 }
 # A rank's loop runs in a thread. glibc gives threads heaps of 64 MB, which come and go with a step's large tensors
-# (train/heap.py); with one for all it stays.
-_CPU_RANKS = {"MALLOC_ARENA_MAX": "1"}
+# (train/heap.py); with one for all it stays. And in huge pages, where the system gives them to whoever asks.
+_CPU_RANKS = {"MALLOC_ARENA_MAX": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 @dataclass(frozen=True)
