@@ -73,7 +73,7 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
     for rank in (place.pid_of(0), place.pid_of(1)):
         policies = {thread: os.sched_getscheduler(int(thread)) for thread in os.listdir(f"/proc/{rank}/task")}
         assert policies.pop(str(rank)) == os.SCHED_BATCH, "the thread in which Ray looks for signals"
-        assert set(policies.values()) == {os.SCHED_OTHER}
+        assert os.SCHED_OTHER in policies.values(), "the loop's thread"
     place.stop_rank(1)
     stopped_at = time.time()
     place.until(driver, lambda: len(place.view().attempts()) == 3)
