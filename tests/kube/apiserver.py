@@ -4,7 +4,7 @@
     WARPBEAM_KUBE_CRDS  folder with KubeRay's CRDs (`config/crd/bases` of the operator's release)
 
 Where they are not set, what `make kube-lab-install` has built is used. Without either the tests are skipped, unless
-WARPBEAM_REQUIRE_KUBE is set: then that is a failure.
+WARPBEAM_REQUIRE_KUBE is 1: then that is a failure.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tests.kube.lab_fixture import REQUIRE
+from warpbeam.errors import WarpbeamError
 from warpbeam.kube.client import Cluster
 
 Object = dict[str, Any]
@@ -130,7 +132,7 @@ def _parts() -> tuple[Path, list[Object]]:
         if all((built.parent / "bin" / name).is_file() for name in ("etcd", "kube-apiserver")):
             return built.parent / "bin", json.loads(built.read_text())
     reason = "no API server: set WARPBEAM_KUBE_BIN and WARPBEAM_KUBE_CRDS, or build one: make kube-lab-install"
-    if os.environ.get("WARPBEAM_REQUIRE_KUBE"):
+    if os.environ.get(REQUIRE) == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 
@@ -165,7 +167,7 @@ def _install(server: ApiServer, crds: list[Object]) -> None:
             cluster.list("RayJob")
             cluster.list("RayCluster")
             return
-        except Exception:
+        except WarpbeamError:  # not served yet
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

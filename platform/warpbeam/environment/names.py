@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warpbeam.environment.known import RENAMED, is_unknown, meant
+from warpbeam.environment.known import RENAMED, is_unknown, known, meant
 from warpbeam.environment.setting import Check, Environment, Finding, Ground, Level
 
 _GROUP: Final = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
@@ -15,17 +15,17 @@ _LOADED_FIRST: Final = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 def unknown_name(env: Environment, _: Ground) -> Iterator[Finding]:
     """Read by none of the tested libraries: set in vain, most often a slip."""
     for name in env.settings:
-        near = meant(name)
         if name in RENAMED:
             yield env.finding(
                 "renamed",
                 Level.WARNING,
                 name,
-                f"is the old name of what {near} does now",
+                f"is the old name of what {RENAMED[name]} does now",
                 why="the tested versions of NCCL and torch read the new one",
-                do=f"write {near}",
+                do=f"write {RENAMED[name]}",
             )
         elif is_unknown(name):
+            near = meant(name)
             yield env.finding(
                 "unknown_name",
                 Level.WARNING,
@@ -34,7 +34,7 @@ def unknown_name(env: Environment, _: Ground) -> Iterator[Finding]:
                 why="a variable that nobody reads fails silently: what it was to change stays as it was",
                 do=f"did you mean {near}?" if near else "leave it out, unless a plugin of the image reads it",
             )
-        elif name != name.upper() and (is_unknown(name.upper()) or name.upper() in _upper_known()):
+        elif name != name.upper() and (is_unknown(name.upper()) or name.upper() in known()):
             yield env.finding(
                 "lower_case",
                 Level.WARNING,
@@ -43,12 +43,6 @@ def unknown_name(env: Environment, _: Ground) -> Iterator[Finding]:
                 why="names of variables are compared letter by letter",
                 do=f"write {name.upper()}",
             )
-
-
-def _upper_known() -> frozenset[str]:
-    from warpbeam.environment.known import known
-
-    return known()
 
 
 def group_by_hand(env: Environment, _: Ground) -> Iterator[Finding]:
