@@ -59,10 +59,10 @@ class Workplace:
     def view(self) -> RunView:
         return RunView(open_store(self.s3), "launch", self.name)
 
-    def start(self, *arguments: str, log: str = "out.txt") -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, log: str = "out.txt", by: str = "warpbeam.cli.main") -> subprocess.Popen[bytes]:
         with (self.folder / log).open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "warpbeam.cli.main", *arguments],
+                [sys.executable, "-m", by, *arguments],
                 cwd=self.folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,

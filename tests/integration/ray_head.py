@@ -47,7 +47,15 @@ class Head:
         command = [str(Path(sys.executable).parent / "ray"), "start", f"--address={self.address}"]
         command += [f"--num-cpus={cpus}", f"--node-name={name}", "--object-store-memory=80000000"]
         command += ["--disable-usage-stats", f"--temp-dir={self.folder}/r"]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=START_S)
+        deadline = time.monotonic() + START_S
+        while True:  # a head that has just begun knows nothing of itself yet, for long on a busy machine
+            left_s = deadline - time.monotonic()
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=left_s)
+            if done.returncode == 0:
+                return
+            if "No node info found" not in done.stderr + done.stdout or time.monotonic() > deadline - 5:
+                raise AssertionError(f"no node {name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+            time.sleep(1)
 
     def drain_node(self, name: str, *, deadline_s: int) -> None:
         """Say that it will be taken away, as a cloud does of a spot machine."""

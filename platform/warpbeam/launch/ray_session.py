@@ -33,7 +33,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # our capture takes what ranks print, at the file descriptor
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end of an attempt is noticed
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # how soon the end of an attempt is noticed
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at every start; what it sees, our attempts survive
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a rank's working folder stays the bundle
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",

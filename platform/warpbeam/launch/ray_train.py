@@ -153,18 +153,21 @@ def import_ahead() -> None:
 
 
 def _trainer_class(own_ray: bool) -> Any:
-    """TorchTrainer without helpers that would each cost a Python process and its imports before the first step: for
-    data sets handed to the trainer (ours come by the indexed reader) and, on a Ray of our own, for placement groups
-    that outlive their controller (that Ray ends with the driver).
+    """TorchTrainer that lets survivors save. Without helpers that would each cost a Python process and its imports
+    before the first step: for data sets handed to the trainer (ours come by the indexed reader) and, on a Ray of our
+    own, for placement groups that outlive their controller (that Ray ends with the driver).
     """
     from ray.train.torch import TorchTrainer
+
+    from warpbeam.launch.ray_survivors import LetSurvivorsSave
 
     unneeded = {"DatasetsCallback"} | ({"PlacementGroupCleanerCallback"} if own_ray else set())
 
     class LeanTorchTrainer(TorchTrainer):  # type: ignore[misc]
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
-            return [callback for callback in callbacks if type(callback).__name__ not in unneeded]
+            needed = [callback for callback in callbacks if type(callback).__name__ not in unneeded]
+            return [*needed, LetSurvivorsSave()]
 
     return LeanTorchTrainer
 

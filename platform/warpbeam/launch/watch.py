@@ -15,10 +15,10 @@ from warpbeam.errors import WarpbeamError
 from warpbeam.record import keys
 from warpbeam.record.stream import StreamReader
 from warpbeam.record.view import LOSS, SPEED, RunView, eta_s, json_lines
-from warpbeam.record.writer import FLUSH_S
+from warpbeam.record.writer import FLUSH_S, ROWS_S
 
 READ_S = 1.0
-STEADY_READ_S = FLUSH_S
+JUDGE_S = FLUSH_S
 _KEPT_ROWS = 200
 
 
@@ -58,7 +58,7 @@ class AttemptWatch:
 
     def look(self) -> Progress:
         """The newest known progress. A store that is away for a moment changes nothing."""
-        if self.now() - self._read_at >= (READ_S if self.first_step_at is None else STEADY_READ_S):
+        if self.now() - self._read_at >= (READ_S if self.first_step_at is None else ROWS_S):
             self._read_at = self.now()
             try:
                 self.read()
@@ -87,7 +87,7 @@ class AttemptWatch:
         """
         quiet_s = 0.0 if self.moved_at is None else self.now() - self.moved_at
         early = self.moved_at is not None and quiet_s < after_s / 2
-        if early or self.now() - self._judged_at < STEADY_READ_S:
+        if early or self.now() - self._judged_at < JUDGE_S:
             return []
         self._judged_at = self.now()
         found = self.view.heartbeats(self.attempt)

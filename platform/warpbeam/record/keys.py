@@ -39,6 +39,11 @@ def go(team: str, run: str, attempt: str) -> str:
     return f"{record_prefix(team, run, attempt)}/go.json"
 
 
+def survivor(team: str, run: str, attempt: str) -> str:
+    """Key that the rank creates which saves the state of an attempt that has failed: one of those that are left."""
+    return f"{record_prefix(team, run, attempt)}/survivor.json"
+
+
 def outcome(team: str, run: str, attempt: str) -> str:
     """Key of what rank 0's engine returned."""
     return f"{record_prefix(team, run, attempt)}/outcome.json"

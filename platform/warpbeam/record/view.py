@@ -156,10 +156,16 @@ class RunView:
             found[who] = (json.loads(self.store.get(info.key)), info.age_s)
         return found
 
-    def metrics(self, attempt: str, who: str = "rank-0") -> list[dict[str, Any]]:
-        """Rows of one attempt in the order of writing."""
-        reader = StreamReader(self.store, keys.streams(self.team, self.run, attempt, "metrics"))
-        return json_lines(reader.read().get(who, b""))
+    def metrics(self, attempt: str) -> list[dict[str, Any]]:
+        """Rows of one attempt in the order of writing: rank 0's, and those that a survivor knew besides."""
+        streams = StreamReader(self.store, keys.streams(self.team, self.run, attempt, "metrics")).read()
+        rows = json_lines(streams.pop("rank-0", b""))
+        known = {_what(row) for row in rows}
+        for row in (row for data in streams.values() for row in json_lines(data)):
+            if _what(row) not in known:
+                known.add(_what(row))
+                rows.append(row)
+        return rows
 
     def all_metrics(self) -> list[dict[str, Any]]:
         """Rows of all attempts, oldest first."""
@@ -285,6 +291,11 @@ def eta_s(rows: list[dict[str, Any]], total_steps: int | None) -> float | None:
 def json_lines(data: bytes) -> list[dict[str, Any]]:
     """Rows of a JSON-lines object; a torn last line is left out."""
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+
+
+def _what(row: dict[str, Any]) -> tuple[Any, bool]:
+    """What a row is about: a step, or the evaluation after it."""
+    return row.get("step"), HELD_OUT in row
 
 
 def _median(rows: list[dict[str, Any]], name: str) -> float | None:

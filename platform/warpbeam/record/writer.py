@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "warpbeam/record/v1"
 FLUSH_S = 2.0
+ROWS_S = 5.0  # each sending of rows costs the rank that computes beside it some milliseconds
+YOUNG_S = 60.0  # until then somebody waits for every row
 HEARTBEAT_S = 5.0
 CLOSE_S = 10.0
 STEP_DIR_VARIABLE = "WARPBEAM_STEP_DIR"
@@ -49,7 +51,7 @@ class RecordWriter:
         on_beat: called at each sign of progress, by whoever gives it.
         secrets: values that must not reach the record.
         watch_stop: look for a stop request of this attempt at each flush (rank 0 and the driver do).
-        flush_s: how often the background thread sends; the heartbeat is rounded up to it.
+        flush_s: how often the background thread has its turn; rows (after a minute) and heartbeats wait for several.
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class RecordWriter:
         self._on_beat = on_beat
         self._step_file = _open_step_file(who)
         self._phase: str | None = None
-        self._beaten_at = float("-inf")
+        self._beaten_at = self._rows_at = float("-inf")
+        self._began_at = time.monotonic()
         self._warned = False
         self.stop_requested: dict[str, Any] | None = None
         self._wake = threading.Event()
@@ -143,7 +146,8 @@ class RecordWriter:
     def _loop(self) -> None:
         while not self._closing:
             self._turn()
-            self._wake.wait(self._flush_s)
+            if self._wake.wait(self._flush_s):
+                self._rows_at = float("-inf")
             self._wake.clear()
         deadline = time.monotonic() + CLOSE_S
         while not self._turn(final=True) and time.monotonic() < deadline:
@@ -153,7 +157,7 @@ class RecordWriter:
         """One round with the store; False when it failed and must be tried again."""
         try:
             self._events.flush()
-            self._metrics.flush()
+            self._send_rows(final)
             self._send_heartbeat(final)
             if self._stop_key is not None and self.stop_requested is None and not final:
                 self._look_for_stop(self._stop_key)
@@ -163,6 +167,13 @@ class RecordWriter:
                 print(f"warpbeam: the record cannot be written now, trying again: {error}", file=sys.stderr, flush=True)
             return False
         return True
+
+    def _send_rows(self, final: bool) -> None:
+        now = time.monotonic()
+        young = now - self._began_at < YOUNG_S
+        if final or young or now - self._rows_at >= ROWS_S - 0.1:
+            self._metrics.flush()
+            self._rows_at = now
 
     def _send_heartbeat(self, final: bool) -> None:
         now = time.monotonic()

@@ -27,27 +27,26 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from warpbeam.checkpoint.rng import capture_rng, restore_rng
 from warpbeam.data.dataset import PAD
 from warpbeam.data.reader import BatchReader, EvalReader, MicroBatch
 from warpbeam.data.tokenizer import vocabulary_size
-from warpbeam.errors import UserError
+from warpbeam.errors import UserError, WarpbeamError
 from warpbeam.plan.schedule import lr_of
 from warpbeam.record.phases import Phase
 from warpbeam.train import attention, hooks, seeds
 from warpbeam.train.batch import Batch, make_batch
 from warpbeam.train.evaluate import EvalResult, LossSum, evaluate
-from warpbeam.train.flops import model_flops_per_token
 from warpbeam.train.loss import CausalLoss
-from warpbeam.train.metrics import StepMeter, refuse_not_finite
+from warpbeam.train.metrics import StepMeter, number, refuse_not_finite
 from warpbeam.train.model import Built, build, write_model_files
 from warpbeam.train.saving import Progress
 from warpbeam.train.setup import Setup
 from warpbeam.train.strategies.base import Saved, Strategy
 from warpbeam.train.strategies.build import make_strategy
 from warpbeam.train.strategies.tracked import Tracked, no_gradients
+from warpbeam.train.survivor import Survivor
 
 if TYPE_CHECKING:
     from warpbeam.checkpoint.save import SavedCheckpoint
@@ -82,6 +81,7 @@ class Context:
         self.packing: attention.Packing | None = None
         self._built: Built | None = None
         self._state: Saved | None = None
+        self._survivor = Survivor()
         self._module: torch.nn.Module | None = None
         self._loss: LossSum | None = None
         self._forward_only: Callable[[], AbstractContextManager[None]] = no_gradients
@@ -148,7 +148,7 @@ class Context:
             hook = hooks.load(self.job.code.loss, "code.loss") if self.job.code.loss else None
             self._loss = CausalLoss(bare, hook)
         parameters = sum(getattr(p, "ds_numel", p.numel()) for p in bare.parameters())
-        self._make_meter(bare, parameters)
+        self._meter = StepMeter.of(bare, parameters, self.plan, self.device, self._setup.peak_flops)
         restored = self._setup.checkpoints.restore(state)
         if restored is not None:
             self.step_done = self._saved_step = restored.step
@@ -170,6 +170,7 @@ class Context:
             start_step=self.step_done,
         )
         self._setup.checkpoints.reserve(state)
+        self._survivor.adopt(state)
 
     def _check_packing(self, module: torch.nn.Module) -> None:
         """Prove on this very model that packed examples do not see each other."""
@@ -180,17 +181,6 @@ class Context:
         with self._forward_only():
             self.packing, amount = attention.prove(self._built.module, module, self.packing, vocabulary, self.device)
         attention.refuse_leak(self._built.module, self.packing, amount)
-
-    def _make_meter(self, model: torch.nn.Module, parameters: int) -> None:
-        config = getattr(model, "config", None)
-        flops = model_flops_per_token(config, parameters, self.plan.seq_len) if config is not None else None
-        self._meter = StepMeter(
-            tokens_per_step=self.plan.tokens_per_step,
-            world_size=self.world_size,
-            device=self.device,
-            flops_per_token=flops,
-            peak_flops=self._setup.peak_flops,
-        )
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -250,6 +240,7 @@ class Context:
             restore_rng(self._rng)
         else:
             seeds.seed_rank(self.job.train.seed + self.step_done, self.rank)
+        self._survivor.begin(self.step_done)
         self._setup.clock.switch(Phase.COMPUTE)
 
     def step(
@@ -272,14 +263,16 @@ class Context:
                 fix="call it once for each step, when batch.last is true",
                 reason="context_order",
             )
+        self._survivor.leave()
         lr = self.lr
         mean, saving = self._agree(loss)
-        norm = None if grad_norm is None else _number(grad_norm)
+        norm = None if grad_norm is None else number(grad_norm)
         refuse_not_finite(self.record, self.job.name, batch.step, mean, norm)
         self.step_done = batch.step
         self._write_row(batch, mean, norm, lr, numbers)
         self._tell_saved(self._setup.checkpoints.advance(saving))
         self._settle()
+        self._survivor.rest(self.step_done)
 
     def _agree(self, loss: torch.Tensor | float) -> tuple[float, Progress]:
         """One small all-reduce a step: the loss's shares, whether anybody wants to stop, which samples it was (a sum of
@@ -306,9 +299,14 @@ class Context:
         row |= {"attempt": self.attempt, **numbers}
         self.last_row = row
         self.record.beat(self.step_done)
+        self._record(row)
+        self._setup.callbacks.tell("on_step", self, row)
+
+    def _record(self, row: dict[str, Any]) -> None:
         if self.rank == 0:
             self.record.metrics(row)
-        self._setup.callbacks.tell("on_step", self, row)
+        else:
+            self._survivor.keep(row)  # should rank 0 die with it
 
     def _settle(self) -> None:
         """Evaluate and save where this step asks for it."""
@@ -339,19 +337,17 @@ class Context:
         if self.step_done == 0:
             self.first_eval = result
         self.last_eval, self._eval_step = result, self.step_done
-        if self.rank == 0:
-            row = {"validation_metrics/loss": result.loss, "validation_metrics/loss_tokens": result.tokens}
-            setup.sink.metrics({"step": self.step_done, "attempt": self.attempt, **row})
+        row = {"validation_metrics/loss": result.loss, "validation_metrics/loss_tokens": result.tokens}
+        self._record({"step": self.step_done, "attempt": self.attempt, **row})
         setup.callbacks.tell("on_eval", self, result)
 
     def _held_out(self, rows: MicroBatch) -> Batch:
         self.record.beat(self.step_done, "evaluate")
         return make_batch(rows, self.packing, self.device)
 
-    def _save(self) -> None:
-        assert self._state is not None
-        setup, evaluated = self._setup, self._eval_step == self.step_done
-        train_state = {
+    def _train_state(self) -> dict[str, Any]:
+        evaluated = self._eval_step == self.step_done
+        return {
             "step": self.step_done,
             "total_steps": self.total_steps,
             "n_tokens_seen": self.step_done * self.plan.tokens_per_step,
@@ -361,9 +357,13 @@ class Context:
             "eval_tokens": self.last_eval.tokens if self.last_eval and evaluated else None,
             "first_eval": [self.first_eval.loss, self.first_eval.tokens] if self.first_eval else None,
         }
+
+    def _save(self) -> None:
+        assert self._state is not None
+        setup = self._setup
         setup.sink.beat(self.step_done, "checkpoint")
         setup.sink.flush_soon()  # the rows of every committed step should be in the record
-        earlier = setup.checkpoints.save(self._state, self.step_done, train_state, capture_rng())
+        earlier = setup.checkpoints.save(self._state, self.step_done, self._train_state(), capture_rng())
         self._saved_step = self.step_done
         self._tell_saved(earlier)
 
@@ -373,6 +373,13 @@ class Context:
             states = capture_rng()
             self._setup.callbacks.tell("on_checkpoint", self, saved)
             restore_rng(states)
+
+    def save_alone(self, failure: Exception) -> None:
+        """After the loop has failed: save what this rank holds, where that is everything. Not collective; our own
+        errors are left alone, since they tell of the store, of a newer attempt or of a state not worth keeping.
+        """
+        if not isinstance(failure, WarpbeamError):
+            self._survivor.save(self._setup.checkpoints, self.record, self._train_state())
 
     def ask_to_stop(self) -> None:
         """Make all ranks stop after the step in progress, with a checkpoint; one rank is enough."""
@@ -386,9 +393,3 @@ class Context:
         state = "stopped" if self.stopping and self.step_done < self.total_steps else "done"
         self._setup.callbacks.tell("on_end", self, state)
         return state
-
-
-def _number(value: torch.Tensor | float) -> float:
-    if isinstance(value, DTensor):
-        value = value.full_tensor()
-    return float(value)

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from warpbeam.errors import RunFailed
+from warpbeam.plan.plan import Plan
+from warpbeam.train.flops import model_flops_per_token
 
 
 class Sink(Protocol):
@@ -51,6 +54,20 @@ class StepMeter:
         self._since = time.perf_counter()
         self.data_wait_s = 0.0
 
+    @classmethod
+    def of(
+        cls, model: torch.nn.Module, parameters: int, plan: Plan, device: torch.device, peak_flops: float | None
+    ) -> StepMeter:
+        """For a model of so many parameters, trained by a plan."""
+        config = getattr(model, "config", None)
+        return cls(
+            tokens_per_step=plan.tokens_per_step,
+            world_size=plan.world_size,
+            device=device,
+            flops_per_token=model_flops_per_token(config, parameters, plan.seq_len) if config is not None else None,
+            peak_flops=peak_flops,
+        )
+
     def restart(self) -> None:
         """The next step begins now (after an evaluation or a checkpoint, whose time is not the step's)."""
         self._since = time.perf_counter()
@@ -82,6 +99,11 @@ class StepMeter:
         if self._device.type == "cuda":
             return {"memory/max_reserved(GiB)": torch.cuda.max_memory_reserved(self._device) / 2**30}
         return {"memory/max_rss(GiB)": max_rss_bytes() / 2**30}
+
+
+def number(value: torch.Tensor | float) -> float:
+    """A scalar on this host; one that is spread over ranks is put together, which is collective."""
+    return float(value.full_tensor() if isinstance(value, DTensor) else value)
 
 
 def max_rss_bytes() -> int:

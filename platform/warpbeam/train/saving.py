@@ -22,6 +22,7 @@ from warpbeam.checkpoint.retention import retain, sweep
 from warpbeam.checkpoint.save import CheckpointSave, SavedCheckpoint, TrainState
 from warpbeam.checkpoint.snapshot import HostSnapshot
 from warpbeam.errors import InfraError
+from warpbeam.record import keys
 from warpbeam.record.phases import Phase, PhaseClock
 from warpbeam.storage.bandwidth import Bandwidth
 from warpbeam.storage.store import StoreSetupError
@@ -107,6 +108,7 @@ class Checkpoints:
         self._limit = Bandwidth(asked.upload_limit_mb_per_s * 1e6) if asked.upload_limit_mb_per_s else None
         self._pending: CheckpointSave | None = None
         self._began_at = self._stall_s = 0.0
+        self._newest = 0
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -139,6 +141,7 @@ class Checkpoints:
             )
             if reader is None:
                 return None
+            self._newest = reader.step
             restored = Restored(reader.step, reader.state, reader.rng(self._ranks.rank))
             reader.close()
             self._ranks.all_gather(None)  # nobody reads the cache any more
@@ -184,14 +187,7 @@ class Checkpoints:
                 step=step,
                 rank=self._ranks.rank,
                 pieces=pieces,
-                state=TrainState(
-                    state=train_state,
-                    optimizer_steps=state.optimizer_steps(),
-                    job_digest=self._identity.job_digest,
-                    data_fingerprint=self._identity.data_fingerprint,
-                    plan=self._identity.plan,
-                    versions=self._identity.versions,
-                ),
+                state=self._train_state(state, train_state),
                 rng=rng,
                 tmp=self._shards / self._claim.attempt,
                 number=self._saves[step],
@@ -200,6 +196,52 @@ class Checkpoints:
             )
             self._stall_s = time.monotonic() - self._began_at
         return earlier if self._asked.background else self.settle()
+
+    def save_alone(self, state: Saved, step: int, train_state: Mapping[str, Any]) -> SavedCheckpoint | None:
+        """Save the whole state after `step` from this rank, after a failure of the others. Not collective.
+
+        None when there is nothing to save, or another rank does it: who creates the key is the one.
+        """
+        pieces = state.alone()
+        if pieces is None or step <= self._newest:
+            return None
+        if self._pending is not None:
+            self._pending.abandon(ABANDON_S)
+            self._pending = None
+        log_, me = self._claim.log, f"rank-{self._ranks.rank}".encode()
+        key = keys.survivor(log_.team, log_.run, self._claim.attempt)
+        if not self._store.put_if_absent(key, me) and self._store.get(key) != me:
+            return None
+        began_at = time.monotonic()
+        save = CheckpointSave(
+            self._store,
+            self._claim,
+            step=step,
+            rank=0,  # the only one
+            pieces=pieces,
+            state=self._train_state(state, train_state),
+            tmp=self._shards / self._claim.attempt,
+            number=self._saves[step] + 1,
+            limit=self._limit,
+        )
+        self._wait(save)
+        save.collect(lambda mine: [mine])
+        self._wait(save)
+        saved = save.outcome(lambda fate: fate)
+        seconds = round(time.monotonic() - began_at, 3)
+        self._sink.event("checkpoint", step=step, bytes=saved.size, seconds=seconds, alone=self._ranks.rank)
+        log.warning("the attempt has failed; rank %d has saved step %d alone", self._ranks.rank, step)
+        return saved
+
+    def _train_state(self, state: Saved, train_state: Mapping[str, Any]) -> TrainState:
+        return TrainState(
+            state=train_state,
+            optimizer_steps=state.optimizer_steps(),
+            job_digest=self._identity.job_digest,
+            data_fingerprint=self._identity.data_fingerprint,
+            plan=self._identity.plan,
+            versions=self._identity.versions,
+        )
 
     @property
     def pending(self) -> bool:
@@ -250,6 +292,7 @@ class Checkpoints:
     def _settled(self, save: CheckpointSave) -> SavedCheckpoint:
         self._pending = None
         saved = save.outcome(self._ranks.broadcast)
+        self._newest = saved.step
         if self._ranks.is_first:
             seconds = round(time.monotonic() - self._began_at, 3)
             self._sink.event(

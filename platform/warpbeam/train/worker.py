@@ -85,7 +85,11 @@ def run_rank(spec: RunSpec, *, stop: threading.Event | None = None, callbacks: S
             setup = rank.setup(sink, stop or threading.Event(), callbacks)
             with setup.checkpoints:
                 ctx = Context(setup)
-                recipe(rank.job)(ctx)
+                try:
+                    recipe(rank.job)(ctx)
+                except Exception as error:
+                    ctx.save_alone(error)
+                    raise
                 state = ctx.finish()
         finally:
             rank.watchdog.stop()
@@ -188,7 +192,7 @@ class _Rank:
             job_digest=digest(self.job),
             data_fingerprint=data.sources.fingerprint,
             plan=plan.to_dict(),
-            versions=installed_versions() if self.ranks.is_first else {},
+            versions=installed_versions(),
         )
         return Checkpoints(
             self.store,

@@ -13,7 +13,7 @@ from warpbeam.record.follow import follow_logs, wait_for_end
 from warpbeam.record.states import RunState
 from warpbeam.record.stop import request_stop
 from warpbeam.record.stream import StreamWriter
-from warpbeam.record.view import RunView, eta_s, find_run, list_runs
+from warpbeam.record.view import HELD_OUT, LOSS, RunView, eta_s, find_run, list_runs
 from warpbeam.storage.layout import heartbeat_key
 from warpbeam.storage.local import LocalStore
 
@@ -69,6 +69,23 @@ def test_status_tells_step_total_loss_and_time(store: LocalStore) -> None:
     assert status.loss == pytest.approx(2.3)
     assert status.eta_s == pytest.approx(26.0)
     json.dumps(status.to_dict())
+
+
+def test_rows_that_only_a_survivor_knew(store: LocalStore) -> None:
+    claimed(store)
+    for who, steps in (("rank-0", (1, 2)), ("rank-1", (1, 2, 3)), ("rank-2", (2, 3))):
+        rows = StreamWriter(store, keys.stream("support", "sft", "0001-aa", "metrics", who), "jsonl")
+        for step in steps:
+            rows.append(json.dumps({"step": step, "by": who, LOSS: 1.0}).encode() + b"\n")
+        rows.append(json.dumps({"step": 2, "by": who, HELD_OUT: 2.0}).encode() + b"\n")
+        rows.flush()
+    found = RunView(store, "support", "sft").metrics("0001-aa")
+    assert [(row["step"], row["by"], LOSS in row) for row in found] == [
+        (1, "rank-0", True),
+        (2, "rank-0", True),
+        (2, "rank-0", False),
+        (3, "rank-1", True),
+    ]
 
 
 def test_a_rank_that_has_just_said_that_it_is_there(store: LocalStore) -> None:

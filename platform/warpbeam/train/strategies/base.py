@@ -36,11 +36,18 @@ class AdamW:
 class Saved(Protocol):
     """State that checkpoints can save and restore. Every method is called by all ranks, in the same order."""
 
+    @property
+    def updates(self) -> int:
+        """How many updates this rank's optimizer has begun, where `alone` may give something."""
+
     def pieces(self) -> Iterator[PieceData]:
         """This rank's share of float32 masters, moments and buffers; all ranks together cover each element once.
 
         A host tensor is given ready, or any as a function that finds it where it lives when its turn comes.
         """
+
+    def alone(self) -> Iterator[PieceData] | None:
+        """The whole state, where this rank holds all of it and nothing but the optimizer changes it. Not collective."""
 
     def optimizer_steps(self) -> dict[str, int]:
         """How many updates each parameter's optimizer state has seen."""

@@ -69,6 +69,13 @@ class DataParallel:
     def pieces(self) -> Iterator[PieceData]:
         return self._state.pieces()
 
+    def alone(self) -> Iterator[PieceData] | None:
+        return self._state.alone()
+
+    @property
+    def updates(self) -> int:
+        return self._state.updates
+
     def optimizer_steps(self) -> dict[str, int]:
         return self._state.optimizer_steps()
 

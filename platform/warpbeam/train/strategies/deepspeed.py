@@ -56,6 +56,8 @@ def import_deepspeed() -> Any:
 class DeepSpeedStrategy:
     """A DeepSpeed engine behind the strategy interface."""
 
+    updates = 0
+
     def __init__(self, module: torch.nn.Module, config: dict[str, Any], optimizer: AdamW, *, name: str) -> None:
         """Shard `module` by `config` (see `plan.deepspeed_config`). The process group must exist."""
         deepspeed = import_deepspeed()
@@ -118,6 +120,9 @@ class DeepSpeedStrategy:
         if self._rank == 0:
             for name, buffer in persistent_buffers(self._engine.module).items():
                 yield buffer_piece(name, buffer), buffer.detach().cpu().flatten()
+
+    def alone(self) -> None:
+        return None  # each rank's part of the optimizer's state exists there alone
 
     def optimizer_steps(self) -> dict[str, int]:
         step = next((int(self._inner.state[flat]["step"]) for flat in self._flat_masters()), 0)

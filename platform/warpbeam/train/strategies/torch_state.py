@@ -35,6 +35,12 @@ class TorchState:
         self._module = module
         self._optimizer = optimizer
         self._rank, self._world = rank, world_size
+        self.updates = 0
+        if optimizer is not None:
+            optimizer.register_step_pre_hook(self._count)
+
+    def _count(self, *_: object) -> None:
+        self.updates += 1
 
     def create(self) -> None:
         """Give the optimizer its state before the first step, as that step would: with gradients and a rate of 0."""
@@ -57,13 +63,24 @@ class TorchState:
                 state[key] = value.zero_() if isinstance(value, torch.Tensor) else 0
 
     def pieces(self) -> Iterator[PieceData]:
+        return self._share(self._rank, self._world)
+
+    def _share(self, rank: int, world_size: int) -> Iterator[PieceData]:
         for name, kind, tensor in self._tensors(optimizer=True):
-            piece = self._written(name, kind, tensor)
+            piece = _written(name, kind, tensor, rank, world_size)
             if piece is not None and piece.numel:
                 yield piece, partial(_local, tensor, piece)
-        if self._rank == 0:
+        if rank == 0:
             for name, buffer in persistent_buffers(self._module).items():
                 yield buffer_piece(name, buffer), buffer.detach().cpu().flatten()
+
+    def alone(self) -> Iterator[PieceData] | None:
+        tensors = [tensor for _, _, tensor in self._tensors(optimizer=True)]
+        shared_out = any(isinstance(tensor, DTensor) for tensor in tensors)
+        # Without an optimizer of ours, and in buffers, a step that is not over may have changed something already.
+        if self._optimizer is None or shared_out or persistent_buffers(self._module):
+            return None
+        return self._share(0, 1)
 
     def optimizer_steps(self) -> dict[str, int]:
         states = {name: self._state(parameter) for name, parameter in self._parameters()}
@@ -116,11 +133,12 @@ class TorchState:
                 if kind in state:
                     yield name, kind, state[kind]
 
-    def _written(self, name: str, kind: Kind, tensor: torch.Tensor) -> Piece | None:
-        """The part of a tensor that this rank writes."""
-        if isinstance(tensor, DTensor):
-            return _held(name, kind, tensor) if _is_first_replica(tensor) else None
-        return Piece(name, kind, tuple(tensor.shape), split_range(tensor.numel(), self._world)[self._rank])
+
+def _written(name: str, kind: Kind, tensor: torch.Tensor, rank: int, world_size: int) -> Piece | None:
+    """The part of a tensor that a rank writes."""
+    if isinstance(tensor, DTensor):
+        return _held(name, kind, tensor) if _is_first_replica(tensor) else None
+    return Piece(name, kind, tuple(tensor.shape), split_range(tensor.numel(), world_size)[rank])
 
 
 def _held(name: str, kind: Kind, tensor: torch.Tensor) -> Piece:

@@ -160,3 +160,39 @@ def test_names_lose_their_wrappers() -> None:
         "0.norm.running_var",
         "0.norm.num_batches_tracked",
     }
+
+
+def test_one_of_many_ranks_holds_everything_where_state_is_replicated() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2, bias=False))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    state = TorchState(net, optimizer, 2, 5)
+    stepped_by(net, optimizer)
+    everything = list(state.alone() or ())
+    assert sum(piece.numel for piece, _ in everything) == 3 * sum(p.numel() for p in net.parameters())
+    for piece, produce in everything:
+        assert cover_fault(piece.shape, [piece]) is None
+        tensor = produce() if callable(produce) else produce
+        if piece.kind == "weight":
+            assert torch.equal(tensor, net.get_parameter(piece.name).detach().flatten())
+
+
+def test_updates_are_counted_before_they_begin() -> None:
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(net.parameters())
+    state = TorchState(net, optimizer, 0, 1)
+    before = state.updates
+    stepped_by(net, optimizer)
+    assert state.updates == before + 1
+
+
+def test_what_a_step_may_change_besides_the_optimizer_is_not_everything() -> None:
+    plain = torch.nn.Linear(2, 2)
+    assert TorchState(plain, None, 0, 1).alone() is None
+    normed = torch.nn.Sequential(plain, torch.nn.BatchNorm1d(2))
+    assert TorchState(normed, torch.optim.AdamW(normed.parameters()), 0, 1).alone() is None
+
+
+def stepped_by(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    width = next(iter(net.parameters())).shape[1]
+    net(torch.ones(2, width)).sum().backward()
+    optimizer.step()
