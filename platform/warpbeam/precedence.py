@@ -12,6 +12,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+_OURS = "WARPBEAM_STANDS_BACK"
+
 
 @contextlib.contextmanager
 def standing_back() -> Iterator[None]:
@@ -19,17 +21,24 @@ def standing_back() -> Iterator[None]:
     system knows no such thing, or forbids it, nothing changes.
     """
     changed = _change(0, "SCHED_OTHER", "SCHED_BATCH")
+    if changed:
+        os.environ[_OURS] = "1"  # for the ranks among them
     try:
         yield
     finally:
         if changed:
+            os.environ.pop(_OURS, None)
             _change(0, "SCHED_BATCH", "SCHED_OTHER")
 
 
 def stand_in_front() -> None:
     """In a rank: this process interrupts who stands back again, with all of its threads but the first one. That one is
     not the loop's: there Ray looks for signals a hundred times a second, each time with the interpreter's lock.
+
+    Only where it was us who made it stand back: a cluster that we joined, and a user's own choice, are left alone.
     """
+    if _OURS not in os.environ:
+        return
     with contextlib.suppress(FileNotFoundError):  # no Linux
         for thread in os.listdir("/proc/self/task"):
             if int(thread) != os.getpid():

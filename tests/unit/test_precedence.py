@@ -54,6 +54,12 @@ def test_a_rank_stands_in_front_with_all_of_its_threads_but_the_first() -> None:
 def test_a_policy_that_somebody_chose_is_kept() -> None:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
+        chosen: list[int] = []
+        with standing_back():
+            rank = threading.Thread(target=lambda: (stand_in_front(), chosen.append(os.sched_getscheduler(0))))
+            rank.start()
+            rank.join()
+        assert chosen == [os.SCHED_BATCH]
         with standing_back():
             pass
         assert os.sched_getscheduler(0) == os.SCHED_BATCH

@@ -12,6 +12,7 @@ from warpbeam.checkpoint.node_cache import fetch_once
 from warpbeam.errors import InfraError, UserError
 from warpbeam.storage import open_uri
 from warpbeam.storage.config import local_path
+from warpbeam.storage.hub import hub_away
 
 if TYPE_CHECKING:
     from warpbeam.storage import ObjectInfo, ObjectStore, StorageConfig
@@ -97,12 +98,7 @@ def _from_hub(name: str, revision: str, with_code: bool) -> Path:
             snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=list(_UNWANTED))
         )
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        raise InfraError(
-            f"hf://{name} is not on this machine, and the hub cannot be reached",
-            why=_first_line(error),
-            fix="check the network (and HF_HUB_OFFLINE), or copy the model to a folder or a bucket and write that path",
-            reason="hub_unreachable",
-        ) from error
+        raise hub_away(f"hf://{name}", error) from error
     except errors.GatedRepoError as error:
         raise UserError(
             f"hf://{name} is gated",

@@ -115,6 +115,8 @@ def _send_to_ray(words: Words, address: str, *, fresh: bool, detach: bool, dry_r
         if not json:
             note(f"bundle {bundle.digest[:12]}: {size(bundle.packed_bytes)} packed")
         if dry_run:
+            if json:
+                print_json({"run": loaded.job.name, "team": loaded.job.team, "bundle": bundle.digest, "sent": False})
             return
         submission_id = _send(jobs, loaded.job, bundle, entrypoint, json=json)
     if not detach:

@@ -12,7 +12,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpbeam.errors import InfraError, UserError
+from warpbeam.errors import UserError
+from warpbeam.storage.hub import hub_away
 
 if TYPE_CHECKING:
     from warpbeam.storage import StorageConfig
@@ -68,6 +69,7 @@ def local_folder(
         raise UserError(
             f"there is no folder {os.path.abspath(folder)}",
             why="file://, s3:// and hf:// paths are written in full; others start at the job file's folder",
+            fix="mend `model.path` or `model.tokenizer` in the job file; hf://ORG/NAME is a model of the Hub's",
             reason="missing_model",
         )
     return folder.absolute()
@@ -88,6 +90,7 @@ def _from_store(uri: str, config: StorageConfig | None, with_code: bool) -> Path
         raise UserError(
             f"there is no model at {uri}",
             why=f"none of {', '.join(NAMES[:3])}, ... is below it",
+            fix="mend the path in the job file; `warpbeam list` and the export's last line name what was exported",
             reason="missing_model",
         )
     stamps = "\n".join([uri, *(f"{name} {info.etag}" for name, info in sorted(wanted.items()))])
@@ -125,12 +128,7 @@ def _from_hub(uri: str, revision: str, with_code: bool) -> Path:
             reason="missing_model",
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise InfraError(
-            f"{uri} could not be fetched from the Hugging Face Hub",
-            why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-            fix="check the network (HTTPS_PROXY, HF_ENDPOINT), or copy the model to s3:// or a local folder",
-            reason="hub_unreachable",
-        ) from error
+        raise hub_away(uri, error) from error
 
 
 def _repository(uri: str) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,41 @@ RENAMED: Final = {
 }
 
 
+EVERYDAY: Final = frozenset(
+    [
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_DEVICE_ORDER",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_HIP_ALLOC_CONF",
+        "TORCH_DISTRIBUTED_DEBUG",
+        "TORCH_CPP_LOG_LEVEL",
+        "TORCH_LOGS",
+        "TORCH_SHOW_CPP_STACKTRACES",
+        "DS_ACCELERATOR",
+        "TOKENIZERS_PARALLELISM",
+        "HF_HOME",
+        "HF_TOKEN",
+        "HF_ENDPOINT",
+        "HF_HUB_OFFLINE",
+        "HF_HUB_CACHE",
+        "UCX_NET_DEVICES",
+        "UCX_TLS",
+        "FI_PROVIDER",
+        "FI_EFA_USE_DEVICE_RDMA",
+    ]
+)
+"""What is often set besides, under prefixes that belong to nobody alone: here only a slip can be told."""
+_SLIP: Final = 0.88
+"""difflib's likeness of two names of which one is a slip of the other: one or two letters of ten to twenty."""
+
+
 @lru_cache(maxsize=1)
 def known() -> frozenset[str]:
     """All names."""
@@ -39,6 +75,14 @@ def known() -> frozenset[str]:
 def is_unknown(name: str) -> bool:
     """Whether it looks like a variable of one of the libraries and none of them reads it."""
     return name.startswith(FAMILIES) and not name.startswith(PLUGINS) and name not in known()
+
+
+def slip_of(name: str) -> str | None:
+    """The variable of which this one is a slip; None for whatever may be somebody's own."""
+    if name in EVERYDAY or name in known() or name.startswith(FAMILIES):
+        return None
+    found = difflib.get_close_matches(name, EVERYDAY | known(), n=1, cutoff=_SLIP)
+    return found[0] if found else None
 
 
 def meant(name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warpbeam.environment.known import RENAMED, is_unknown, known, meant
+from warpbeam.environment.known import RENAMED, is_unknown, known, meant, slip_of
 from warpbeam.environment.setting import Check, Environment, Finding, Ground, Level
 
 _GROUP: Final = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
@@ -24,8 +24,8 @@ def unknown_name(env: Environment, _: Ground) -> Iterator[Finding]:
                 why="the tested versions of NCCL and torch read the new one",
                 do=f"write {RENAMED[name]}",
             )
-        elif is_unknown(name):
-            near = meant(name)
+        elif is_unknown(name) or slip_of(name):
+            near = slip_of(name) or meant(name)
             yield env.finding(
                 "unknown_name",
                 Level.WARNING,

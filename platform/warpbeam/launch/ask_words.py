@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from warpbeam.errors import InfraError, UserError
+from warpbeam.errors import UserError, WarpbeamError
 from warpbeam.launch.model_config import check_keys
 from warpbeam.plan.asked import METHODS, Asked, inline_shape
 from warpbeam.plan.config_keys import idle_notes
@@ -85,7 +85,9 @@ def _config_path(model: str) -> Path:
 
     try:
         return local_folder(model, Path.cwd(), None) / "config.json"
-    except InfraError as error:
+    except WarpbeamError as error:
+        if error.reason not in ("hub_offline", "hub_unreachable"):
+            raise
         raise UserError(
             f"the configuration of {model} is not on this machine, and the Hub cannot be reached",
             why=error.why,

@@ -10,12 +10,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from warpbeam.errors import UserError
 from warpbeam.job import Job
 
+PATIENCE_S = 10.0
 TIMEOUT_S = 180.0
 _SIGNATURES = {
     "recipe": "train(ctx)",
@@ -67,16 +69,21 @@ def check_own_code(job: Job, root: Path) -> None:
     command = [sys.executable, "-m", "warpbeam.launch.own_code_probe", *arguments]
     paths = [*python_path(root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    names = ", ".join(hook.target for hook in found)
+    slow = threading.Timer(PATIENCE_S, _say_slow, [names])
+    slow.start()
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False, cwd=os.getcwd()
         )
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            f"importing your own code took longer than {TIMEOUT_S:.0f} s: {', '.join(hook.target for hook in found)}",
+            f"importing your own code took longer than {TIMEOUT_S:.0f} s: {names}",
             fix="move work from the module's top level into the functions",
             reason="own_code_slow",
         ) from error
+    finally:
+        slow.cancel()
     problems = _read_answer(done.stdout)
     if problems is None:
         raise UserError(
@@ -93,6 +100,10 @@ def check_own_code(job: Job, root: Path) -> None:
                 fix=problem["fix"] or f"it is called as {hook.signature}",
                 reason="own_code",
             )
+
+
+def _say_slow(names: str) -> None:
+    print(f"still importing your own code ({names}), for at most {TIMEOUT_S:.0f} s", file=sys.stderr, flush=True)
 
 
 def _read_answer(stdout: str) -> list[dict[str, str] | None] | None:

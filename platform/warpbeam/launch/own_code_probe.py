@@ -7,11 +7,14 @@ Imports nothing of ours: it starts quickly, and a user's module meets an ordinar
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import importlib.util
 import inspect
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -110,8 +113,15 @@ def _where(error: BaseException) -> str:
     return f"{place}{type(error).__name__}: {error}"
 
 
+def _end_with_parent() -> None:
+    """A module that never ends its import does not outlive a command that was killed."""
+    with contextlib.suppress(OSError, AttributeError):  # no Linux
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def main(arguments: list[str]) -> None:
     """Print one JSON line with a problem or null for each (target, argument count)."""
+    _end_with_parent()
     pairs = zip(arguments[::2], arguments[1::2], strict=True)
     problems = [_problem(target, int(count)) for target, count in pairs]
     print("\n" + json.dumps({"warpbeam-own-code": problems}), flush=True)

@@ -159,6 +159,8 @@ def _from_answer(error: ClientError, uri: str, endpoint_url: str | None) -> Warp
         return StoreSetupError(
             f"the store of {uri}{at} cannot do {error.operation_name} as asked",
             why=f"it answered {code}",
+            fix="check that the pool's `storage:` names an S3 server (endpoint, not a web page), and one that knows "
+            "conditional writes (docs/storage.md)",
             reason="store_unsupported",
         )
     return _from_failure(error, uri, endpoint_url)

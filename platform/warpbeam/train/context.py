@@ -32,10 +32,10 @@ from warpbeam.checkpoint.rng import capture_rng, restore_rng
 from warpbeam.data.dataset import PAD
 from warpbeam.data.reader import BatchReader, EvalReader, MicroBatch
 from warpbeam.data.tokenizer import vocabulary_size
-from warpbeam.errors import UserError, WarpbeamError
+from warpbeam.errors import WarpbeamError
 from warpbeam.plan.schedule import lr_of
 from warpbeam.record.phases import Phase
-from warpbeam.train import attention, hooks, seeds
+from warpbeam.train import attention, hooks, misuse, seeds
 from warpbeam.train.batch import Batch, make_batch
 from warpbeam.train.evaluate import EvalResult, LossSum, evaluate
 from warpbeam.train.loss import CausalLoss
@@ -99,7 +99,7 @@ class Context:
     def loss(self, module: torch.nn.Module, batch: Batch) -> torch.Tensor:
         """Sum of the losses of a micro-batch's tokens, by the job's own hook where it names one."""
         if self._loss is None:
-            raise UserError("ctx.loss needs the model", fix="call ctx.shard or ctx.track first", reason="context_order")
+            raise misuse.before_the_model("ctx.loss")
         return self._loss(module, batch)
 
     # --- before the loop ------------------------------------------------------------------------------------------
@@ -187,9 +187,7 @@ class Context:
     def batches(self) -> Iterator[Batch]:
         """This rank's micro-batches, from the first step not done to the last; ends early when asked to stop."""
         if self._state is None or self._meter is None:
-            raise UserError(
-                "ctx.batches() came before the model", fix="call ctx.shard or ctx.track first", reason="context_order"
-            )
+            raise misuse.before_the_model("ctx.batches()")
         self._begin()
         if self.step_done >= self.total_steps or self.stopping:
             return
@@ -223,11 +221,7 @@ class Context:
                 self._ids_crc += sum(zlib.crc32(sample.encode()) for sample in batch.sample_ids if sample != PAD)
                 yield batch
                 if batch.last and self._pending is batch:
-                    raise UserError(
-                        f"the loop did not end step {batch.step}",
-                        fix="call ctx.step(loss=...) after the optimizer's step, when batch.last is true",
-                        reason="context_order",
-                    )
+                    raise misuse.not_ended(batch.step)
         self._tell_saved(setup.checkpoints.settle())
         setup.clock.switch(Phase.IDLE)
 
@@ -258,11 +252,7 @@ class Context:
         """
         batch, self._pending = self._pending, None
         if batch is None or not batch.last:
-            raise UserError(
-                "ctx.step() came in the middle of an accumulation",
-                fix="call it once for each step, when batch.last is true",
-                reason="context_order",
-            )
+            raise misuse.in_the_middle()
         self._survivor.leave()
         lr = self.lr
         mean, saving = self._agree(loss)
@@ -386,10 +376,17 @@ class Context:
         self._setup.stop.set()
 
     def finish(self) -> str:
-        """After the loop: save what is not saved yet, tell the callbacks. Returns `done` or `stopped`."""
+        """After the loop: save what is not saved yet, tell the callbacks. Returns `done` or `stopped`.
+
+        Raises:
+            UserError: nobody has asked to stop, and there are steps left; what was done is saved.
+        """
         if self._state is not None and self._saved_step != self.step_done:
             self._save()
         self._tell_saved(self._setup.checkpoints.settle())
-        state = "stopped" if self.stopping and self.step_done < self.total_steps else "done"
+        left = self.step_done < self.total_steps
+        if left and not self.stopping:
+            raise misuse.ended_early(self.step_done, self.total_steps)
+        state = "stopped" if left else "done"
         self._setup.callbacks.tell("on_end", self, state)
         return state

@@ -8,7 +8,9 @@ import re
 import sys
 from pathlib import Path
 
-from warpbeam.environment.known import FAMILIES, FILE, RENAMED, is_unknown, known, meant
+import pytest
+
+from warpbeam.environment.known import FAMILIES, FILE, RENAMED, is_unknown, known, meant, slip_of
 
 LIBRARIES = {
     "nvidia-nccl-cu13": ("nvidia/nccl/lib/libnccl.so.2",),
@@ -50,6 +52,27 @@ def test_a_misspelt_name_is_unknown_and_the_meant_one_is_offered() -> None:
     assert meant("NCCL_BLOCKING_WAIT") == "TORCH_NCCL_BLOCKING_WAIT"
     assert not is_unknown("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"), "of a plugin"
     assert not is_unknown("NOT_OURS")
+
+
+@pytest.mark.parametrize(
+    ("slip", "name"),
+    [
+        ("NCLL_DEBUG", "NCCL_DEBUG"),
+        ("GLO_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
+        ("DS_ACELERATOR", "DS_ACCELERATOR"),
+        ("PYTORCH_CUDA_ALOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("OMP_NUM_TREADS", "OMP_NUM_THREADS"),
+        ("CUDA_LAUNCH_BLOKING", "CUDA_LAUNCH_BLOCKING"),
+    ],
+)
+def test_a_slip_in_the_first_part_of_a_name(slip: str, name: str) -> None:
+    assert slip_of(slip) == name
+    assert slip_of(name) is None
+
+
+@pytest.mark.parametrize("name", ["MY_TOKEN", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "WANDB_API_KEY", "DEBUG"])
+def test_what_may_be_somebodys_own_is_no_slip(name: str) -> None:
+    assert slip_of(name) is None
 
 
 def test_what_is_offered_for_an_old_name_is_read_today() -> None:

@@ -251,3 +251,21 @@ def test_row_holds_torchtitans_names(tmp_path: Path, tokenizer: Any) -> None:
     assert row["batch_crc"] == sum(zlib.crc32(sample.encode()) for sample in ids), "what was trained on, by the record"
     assert "mfu(%)" not in row  # a CPU's peak is not known
     assert row["n_tokens_seen"] == 6 * 4 * 32
+
+
+def test_a_loop_that_leaves_early_is_not_done(tmp_path: Path, tokenizer: Any) -> None:
+    """What it did is saved; a stop that was asked for is another matter."""
+    ctx = sharded(tmp_path, tokenizer)
+    for batch in ctx.batches():
+        if batch.last:
+            ctx.step(loss=1.0)
+            break
+    with pytest.raises(UserError, match="ended after step 1 of 6") as caught:
+        ctx.finish()
+    assert "ctx.ask_to_stop()" in caught.value.fix
+    assert [commit.step for commit in live_commits(RunLog(ctx.store, "default", "made").read())] == [1]
+
+
+def test_a_loop_without_a_step_is_not_done(tmp_path: Path, tokenizer: Any) -> None:
+    with pytest.raises(UserError, match="ended after step 0 of 6"):
+        context(tmp_path, tokenizer).finish()
