@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .PHONY: help install quickstart test test-unit test-integration test-kube kube-lab-install test-long lint format schema \
-        bench-overhead bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long bench-calibrate bench-search bench-planner bench-doctor-long runbooks down clean
+        bench-overhead bench-heartbeats bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long inject-long bench-calibrate bench-search bench-planner bench-doctor-long runbooks down clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -49,11 +49,17 @@ test-kube: install   ## manifests and runs on a real API server, two nodes and K
 test-long: install   ## the longest proofs, outside CI
 	$(BIN)/python -m pytest tests -q -m long
 
+inject-long: install  ## every fault that the doctor must name, with real processes (10 minutes, root for some)
+	$(BIN)/python -m pytest tests/integration/test_inject.py -q --durations=20
+
 chaos-long: install  ## N=50 faults in one run on a cluster of two nodes, with a table (half a minute each)
 	$(BIN)/python -m tests.integration.chaos $(or $(N),50) $(if $(SEED),--seed $(SEED))
 
 bench-overhead: install  ## steady tokens/s of the whole path beside the bare engine (a quiet machine, 5 minutes)
 	$(BIN)/python -m tests.benchmarks.overhead
+
+bench-heartbeats: install  ## what watching costs a rank, timed directly (a minute)
+	$(BIN)/python -m tests.benchmarks.heartbeats
 
 bench-startup: install  ## from command to first step, beside a naive script
 	$(BIN)/python -m tests.benchmarks.startup

@@ -183,6 +183,7 @@ class Train(Section):
         None,
         description="Recompute activations in the backward pass: less memory, more time. Default: the plan's choice.",
     )
+    launch_after_s: float = Field(180, ge=5, description="After so long in a phase of the launch the doctor looks.")
     stall_after_s: float = Field(
         600, ge=5, description="Without progress for so long, an attempt is ended (stacks in its logs) and tried again."
     )

@@ -70,14 +70,16 @@ def _of_files(logs: Path | None, bundle: Path | None, json: bool) -> Answer:
 
 def _of_run(run: str, team: str | None, pool: str | None, store: str | None, json: bool) -> Answer:
     from warpbeam.doctor.diagnose import HEALTHY
-    from warpbeam.doctor.from_record import examine
+    from warpbeam.doctor.from_record import examine, look_at_running
     from warpbeam.record.states import RunState
     from warpbeam.record.view import find_run
 
     view = find_run(open_runs(pool, store), run, team)
     read, answer = examine(view)
-    well = view.state()[0] in (RunState.DONE, RunState.RUNNING)  # an odd line alone is then no trouble
-    return _show(read, HEALTHY if well else answer, f"run {run}", json)
+    state = view.state()[0]
+    if state is RunState.RUNNING:
+        answer = look_at_running(view)  # an odd line alone is no trouble then
+    return _show(read, HEALTHY if state is RunState.DONE else answer, f"run {run}", json)
 
 
 def _show(read: Collected, answer: Answer, where: str, json: bool) -> Answer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warpbeam.cli.options import Context, Json, Pool, RunName, Store, Team, open_runs
 from warpbeam.cli.output import duration, print_json, say
+from warpbeam.launch.self_diagnosis import in_words
 
 if TYPE_CHECKING:
     from warpbeam.launch.standing import Standing
@@ -28,10 +29,11 @@ def status(
     view = find_run(open_runs(pool, store), run, team)
     found = view.status()
     stands = standing(view, lambda submission: ask(submission, context))
+    said = view.diagnosis(found.attempt) if found.attempt else None
     if json:
-        print_json(found.to_dict() | _of_cluster(stands))
+        print_json(found.to_dict() | _of_cluster(stands) | {"doctor": said})
         return
-    for name, value in _lines(found, stands):
+    for name, value in _lines(found, stands, said):
         say(f"{name:<12}{value}")
 
 
@@ -49,11 +51,13 @@ def _of_cluster(stands: Standing) -> dict[str, object]:
     return answer
 
 
-def _lines(found: RunStatus, stands: Standing) -> list[tuple[str, str]]:
+def _lines(found: RunStatus, stands: Standing, said: dict[str, Any] | None) -> list[tuple[str, str]]:
     lines = [("run", f"{found.team}/{found.run}")]
     lines.append(("state", f"{stands.state}" + (f" ({stands.reason})" if stands.reason else "")))
     if stands.sentence:
         lines.append(("why", stands.sentence))
+    if said is not None:
+        lines.append(("doctor", in_words(said)))
     if (sent := stands.submission) is not None:
         lines.append(
             ("kubernetes", f"RayJob {sent.name} in namespace {sent.namespace} of {sent.context or sent.server}")

@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from warpbeam.doctor.collect import Item
 from warpbeam.doctor.scan import BLOCK_BYTES
@@ -41,15 +42,20 @@ class _Member(tarfile.TarInfo):
         return found
 
 
-def bundle_items(path: Path, left_out: list[str], limits: Limits | None = None) -> Iterator[Item]:
+def bundle_items(
+    path: Path, left_out: list[str], limits: Limits | None = None, file: BinaryIO | None = None
+) -> Iterator[Item]:
     """The regular files of a tar (plain or compressed), in its order.
+
+    Args:
+        file: its content, where it is no file of this machine; `path` is then only its name.
 
     Raises:
         UserError: it is not a tar, or exceeds a limit.
     """
     allowed = limits or Limits()
     try:
-        with tarfile.open(path, "r|*", tarinfo=_Member) as tar:
+        with tarfile.open(path, "r|*", fileobj=file, tarinfo=_Member) as tar:
             yield from _members(tar, path, left_out, allowed)
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise UserError(

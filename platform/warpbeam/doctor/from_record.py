@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
+from time import gmtime, strftime
 from typing import Any
 
+from warpbeam.doctor.bundle import Limits, bundle_items
 from warpbeam.doctor.collect import Collected, Item, collect
 from warpbeam.doctor.diagnose import Answer, diagnose
 from warpbeam.record import keys
 from warpbeam.record.view import RunView
 
+WATCHED = ("monitor", "launch_late")
+"""Kinds of events in which the driver tells what it has seen of its ranks."""
+NEAR_END_S = 600.0
 ATTEMPTS = 3
 """The newest ones."""
+BOX_BYTES = 64 << 20
+"""A black box of one machine is smaller; whatever is larger was not packed by us."""
 
 
 def examine(view: RunView) -> tuple[Collected, Answer]:
@@ -22,20 +31,55 @@ def examine(view: RunView) -> tuple[Collected, Answer]:
     """
     attempts = view.attempts()[-ATTEMPTS:]
     for attempt in reversed(attempts):
-        read = collect(_items(view, attempt))
+        left_out: list[str] = []
+        read = collect(_items(view, attempt, left_out), left_out)
         answer = diagnose(read.facts)
         if answer.first is not None:
             return read, answer
-    read = collect(item for attempt in attempts for item in _items(view, attempt))
+    left_out = []
+    read = collect((item for attempt in attempts for item in _items(view, attempt, left_out)), left_out)
     return read, diagnose(read.facts)
 
 
-def _items(view: RunView, attempt: str) -> Iterator[Item]:
+def look_at_running(view: RunView) -> Answer:
+    """Of a run that trains only what its monitor sees counts: lines that look odd have not kept it from training."""
+    said = watched(view.events(view.attempts()[-1]))
+    return diagnose(collect([("heartbeats", ["\n".join(said).encode()])]).facts)
+
+
+def _items(view: RunView, attempt: str, left_out: list[str]) -> Iterator[Item]:
     """What the record holds of an attempt; objects are fetched one by one."""
-    yield from _logs(view, attempt)
-    yield f"{attempt}/events", [_lines(view.events(attempt))]
+    logs = set()
+    for name, blocks in _logs(view, attempt):
+        logs.add(name)
+        yield name, blocks
+    events = view.events(attempt)
+    yield f"{attempt}/events", [_lines([event for event in events if event["kind"] not in WATCHED])]
     beats = {who: beat for who, (beat, _) in view.heartbeats(attempt).items() if who.startswith("rank-")}
-    yield f"{attempt}/heartbeats", ["\n".join(lagging(beats)).encode()]
+    yield f"{attempt}/heartbeats", ["\n".join([*watched(events), *lagging(beats)]).encode()]
+    for name, blocks in _black_boxes(view, attempt, left_out):
+        if name not in logs:  # a log's end that is here in full
+            yield name, blocks
+
+
+def _black_boxes(view: RunView, attempt: str, left_out: list[str]) -> Iterator[Item]:
+    """What was kept of its machines. Hostile like any bundle: whoever may write to the store may have put it there."""
+    for info in view.store.list(f"{keys.black_boxes(view.team, view.run, attempt)}/"):
+        if info.size > BOX_BYTES:
+            left_out.append(f"{info.key}: larger than {BOX_BYTES >> 20} MiB")
+            continue
+        file = io.BytesIO(view.store.get(info.key))
+        for name, blocks in bundle_items(Path(info.key), left_out, Limits(10_000, 4 * BOX_BYTES), file):
+            yield f"{attempt}/{name}", blocks
+
+
+def watched(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the run's own monitor has said. What it was not certain of counts only near the end: a rank that was late an
+    hour ago and went on explains nothing."""
+    last = max((float(event["at"]) for event in events), default=0.0)
+    said = [event for event in events if event["kind"] in WATCHED]
+    lasting = [event for event in said if event.get("certain") or float(event["at"]) > last - NEAR_END_S]
+    return [f"{strftime('%Y-%m-%d %H:%M:%S', gmtime(float(event['at'])))} {event['what']}" for event in lasting]
 
 
 def lagging(beats: dict[str, dict[str, Any]]) -> list[str]:

@@ -18,17 +18,20 @@ from warpbeam.launch import spares
 from warpbeam.launch.begin import Opened
 from warpbeam.launch.elastic import Growth, free_room, size_for
 from warpbeam.launch.failure import Cause
-from warpbeam.launch.local_logs import bring_home, log_dir
+from warpbeam.launch.launch_watch import LaunchWatch, limits
+from warpbeam.launch.local_logs import bring_home, keep_of_record, log_dir
 from warpbeam.launch.notice import leaving_s
 from warpbeam.launch.own_code import python_path
 from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA, RankTask
+from warpbeam.launch.rank_watch import RankWatch
 from warpbeam.launch.ray_nodes import ship_from_other_nodes
 from warpbeam.launch.ray_room import waiting_for
 from warpbeam.launch.ray_session import RaySession, threads_per_rank
 from warpbeam.launch.ray_train import Ending, WorkerGroup, find_ours, resources_per_rank
 from warpbeam.launch.same_data import check_same_data
 from warpbeam.launch.same_name import Begin
+from warpbeam.launch.self_diagnosis import SelfDiagnosis
 from warpbeam.launch.watch import AttemptWatch, Progress
 from warpbeam.record import keys
 from warpbeam.record.phases import Phase, PhaseClock
@@ -37,8 +40,6 @@ from warpbeam.record.stop import request_stop
 from warpbeam.record.writer import RecordWriter, read_steps
 
 TICK_S = 0.1
-STALL_GRACE_S = 5.0  # the ranks write their stacks first
-RANKS_NAMED = 4
 NOTICE_S = 2.0  # between two looks for machines that will be taken away; a spot notice comes 30 s ahead and more
 WAITING_S = 10.0  # how long ranks may take to appear before we ask Ray why they do not
 
@@ -119,8 +120,14 @@ class Attempt:
         self._compute_before_s = self.clock.totals()[Phase.COMPUTE]
         self._window_at: tuple[float, float] | None = None
         self._stop_sent = False
-        self._stall_after_s = planned.job.train.stall_after_s + STALL_GRACE_S
-        self._stalled: Ending | None = None
+        train, doctor = planned.job.train, SelfDiagnosis(self.opened.view, self.claim.attempt, self.reporter.warn)
+        self._ranks = RankWatch(
+            self.watch, self.record, self.reporter, self.log_dir, train.stall_after_s, self.group.abort, doctor.ask
+        )
+        late = limits(train.launch_after_s, train.stall_after_s)
+        self._launch = LaunchWatch(
+            self.watch, self.record, self.reporter, doctor.ask, self._why_waiting, late, self.log_dir
+        )
         self._growth: Growth | None = None
         self._next_look_at = time.monotonic() + WAITING_S
         self._next_notice_at = 0.0
@@ -146,7 +153,9 @@ class Attempt:
         else:
             self.preparation.check()  # data that turns out bad ends a training that has begun on its first part
             self.reporter.training(progress)
-            self._end_if_stalled()
+            self._ranks.tick()
+        if self.watch.first_step_at is None:
+            self._launch.tick(gone=self.gone)
         if self.stop_wanted() and not self._stop_sent:
             request_stop(self.opened.view, by="driver", reason="interrupted")
             self._stop_sent = True
@@ -157,27 +166,6 @@ class Attempt:
         if progress.ranks_up == 0 and time.monotonic() > self._next_look_at:
             self._next_look_at = time.monotonic() + WAITING_S
             self._note_waiting()
-
-    def _end_if_stalled(self) -> None:
-        """End ranks that stand still; what each of them was doing is in its log by then."""
-        try:
-            beats = self.watch.stalled(self._stall_after_s)
-        except (WarpbeamError, OSError):
-            return  # the store is away: nobody can tell
-        if not beats or self._stalled is not None:
-            return
-        quiet_s = self._quiet_s()
-        here = read_steps(self.log_dir)  # newer than a heartbeat, where the rank is on this machine
-        steps = {beat["role"]: max(int(beat["step"]), here.get(beat["role"], 0)) for beat in beats}
-        where = ", ".join(f"{who} at step {step}" for who, step in list(steps.items())[:RANKS_NAMED])
-        more = f" and {len(beats) - RANKS_NAMED} more" if len(beats) > RANKS_NAMED else ""
-        what = f"no rank has made progress for {quiet_s:.0f} s ({where}{more})"
-        self._stalled = Ending(Cause.STALLED, what, Cause.STALLED)
-        self.record.event("stalled", seconds=round(quiet_s, 1), ranks=where + more)
-        self.group.abort()
-
-    def _quiet_s(self) -> float:
-        return 0.0 if self.watch.moved_at is None else time.monotonic() - self.watch.moved_at
 
     def _try_go(self) -> None:
         """Give the ranks the word once the data's place and the number of steps are known."""
@@ -235,9 +223,12 @@ class Attempt:
             self._state = RunState.RUNNING
             self.timeline_s["first_step"] = self.watch.first_step_at - self.began_at
 
-    def _note_waiting(self) -> None:
+    def _why_waiting(self) -> str | None:
         need = {name: amount * self.plan.world_size for name, amount in resources_per_rank(self.pool).items()}
-        why = waiting_for(need)
+        return waiting_for(need)
+
+    def _note_waiting(self) -> None:
+        why = self._why_waiting()
         if why is None:
             return
         self.reporter.note(f"{why}; giving up {self.start_timeout_s:.0f} s after the start")
@@ -298,16 +289,19 @@ class Attempt:
         outcome = None if self.group.ending else self._outcome()
         steps = [int(beat["step"]) for beat in ranks] + [int(row["step"]) for row in self.watch.rows[-1:]]
         step = max([0, *steps, *read_steps(self.log_dir).values()])
-        bring_home(self.opened.store, self.names, self.hidden)
-        ending = self._stalled or self.group.ending
+        ending = self._ranks.ending or self.group.ending
         if ending is None and outcome is None:
             ending = Ending(Cause.UNKNOWN, "the ranks ended without an outcome", "no_outcome")
+        bring_home(self.opened.store, self.names, self.hidden, failed=ending is not None)
+        if ending is not None:
+            seen = self._ranks.lookout.history()
+            keep_of_record(self.opened.store, self.names, seen, self.plan.world_size, self.hidden)
         return AttemptEnd(
             ending=ending,
             state=RunState(outcome["state"]) if outcome else None,
             step=int(outcome["step"]) if outcome else step,
             window_s=self._window_s(),
-            stalled_s=self._quiet_s() if self._stalled else 0.0,
+            stalled_s=self._ranks.quiet_s() if self._ranks.ending else 0.0,
             before_s=self._before_s(clocks),
             ranks=[beat["buckets"] for beat in clocks],
             metrics=outcome["metrics"] if outcome else {},

@@ -165,10 +165,9 @@ class Driver:
                     reason = "interrupted" if self.interrupts.requested else "asked"
                     reason = reason if state is RunState.STOPPED else ""
                     return self._finish(claim, state, reason)
-                verdict = self._judge(end)
+                verdict = self._judge(end, record)
                 if isinstance(verdict, Stop):
                     return self._finish(claim, RunState.FAILED, verdict.reason, verdict.owner)
-                record.event("failed", cause=end.ending.cause, what=end.ending.what, retry_after_s=verdict.after_s)
                 self._pause(end.ending, verdict)
             if self.interrupts.requested:
                 return self._finish(claim, RunState.STOPPED, "interrupted")
@@ -267,8 +266,10 @@ class Driver:
         }
         self.opened.store.put(keys.facts(*self.names, claim.attempt), json.dumps(facts).encode())
 
-    def _judge(self, end: AttemptEnd) -> Retry | Stop:
+    def _judge(self, end: AttemptEnd, record: RecordWriter) -> Retry | Stop:
         assert end.ending is not None
+        why = end.ending.error.why if end.ending.error is not None else None
+        record.event("failed", cause=end.ending.cause, what=end.ending.what, why=why)
         committed = self.opened.view.log.newest_commit()
         step = committed.step if committed and committed.step else 0
         self.failures.append(Failure(end.ending.cause, end.step, step, end.ending.fingerprint))

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,17 @@ from warpbeam.record.capture import Capture
 from warpbeam.record.writer import STEP_DIR_VARIABLE
 from warpbeam.storage.layout import heartbeat_key
 from warpbeam.storage.patience import PatientStore
+from warpbeam.train.diagnostics import Stacks, switch_on
 
 if TYPE_CHECKING:
     from warpbeam.storage.store import ObjectStore
 
+JOINING = "joining"
+"""The phase of a worker that waits for its peers to make a process group."""
 POLL_S = 0.2
 SCHEMA = "warpbeam/attempt/v1"
+_stacks: dict[int, Stacks] = {}
+"""Of this process's rank, from before it joins the others until it trains."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +91,29 @@ def rank_main(task_dict: dict[str, Any]) -> None:
     os.environ[STEP_DIR_VARIABLE] = task.log_dir
     plain = _open_store(spec)
     store = PatientStore(plain)
-    store.put(heartbeat_key(task.team, task.run, task.attempt, who), _first_beat(task, who))
+    stacks = _stacks.pop(rank)
+    store.put(heartbeat_key(task.team, task.run, task.attempt, who), _first_beat(task, who, "start"))
     with Capture(plain, task.team, task.run, task.attempt, who, Path(task.log_dir), secrets=hidden):
         try:
-            _train(task, store, spec | {"root": str(root)}, rank)
+            _train(task, store, spec | {"root": str(root)}, rank, stacks)
         except BaseException as error:
             raise describe(error, rank, [root, Path(os.getcwd())]) from None
+    stacks.remove()
+
+
+def before_joining(task_dict: dict[str, Any], rank: int, *, nccl: bool) -> None:
+    """In each worker, before the process group is made: the job's variables, which gloo and torch read then and which
+    on a cluster that was joined nobody else has set; what `train.diagnostics` switches on; and a first sign of life,
+    so that a rank that never joins can be told from one that was never there. What fails here fails again, and is told,
+    where it is needed."""
+    task = RankTask(**task_dict)
+    spec = json.loads(task.spec)
+    with suppress(Exception):
+        _take_environment(spec)
+    _stacks[rank] = switch_on(task.log_dir, rank, nccl=nccl)
+    with suppress(Exception):
+        beat = _first_beat(task, f"rank-{rank}", JOINING)
+        _open_store(spec).put(heartbeat_key(task.team, task.run, task.attempt, f"rank-{rank}"), beat)
 
 
 def describe(error: BaseException, rank: int, own_folders: list[Path]) -> RankError:
@@ -108,7 +131,7 @@ def describe(error: BaseException, rank: int, own_folders: list[Path]) -> RankEr
     return RankError(facts, error if isinstance(error, WarpbeamError) else None)
 
 
-def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int) -> None:
+def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int, stacks: Stacks) -> None:
     from warpbeam.train.worker import RunSpec, run_rank
 
     import_engine(spec["plan"]["strategy"])
@@ -116,7 +139,7 @@ def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int) 
     if go is None:
         return
     keep_spares(spec["job"]["train"]["spares_after_s"])
-    outcome = run_rank(RunSpec(**spec | go))
+    outcome = run_rank(RunSpec(**spec | go), on_late=stacks.write)
     if rank == 0:
         result = {"schema": SCHEMA, "state": outcome.state, "step": outcome.step, "metrics": outcome.metrics}
         store.put(keys.outcome(task.team, task.run, task.attempt), json.dumps(result, default=str).encode())
@@ -168,9 +191,9 @@ def _open_store(spec: dict[str, Any]) -> ObjectStore:
     return open_store(StorageConfig.from_dict(spec["storage"]))
 
 
-def _first_beat(task: RankTask, who: str) -> bytes:
+def _first_beat(task: RankTask, who: str, phase: str) -> bytes:
     beat = {"schema": "warpbeam/record/v1", **this_process(who).to_dict(), "attempt": task.attempt}
-    return json.dumps({**beat, "step": 0, "phase": "start", "ended": False, "at": time.time()}).encode()
+    return json.dumps({**beat, "step": 0, "phase": phase, "ended": False, "at": time.time()}).encode()
 
 
 def _own_frames(error: BaseException, folders: list[Path]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from warpbeam.errors import DiskFull, InfraError, PlatformError, UserError, WarpbeamError
 from warpbeam.launch.failure import Cause
-from warpbeam.launch.rank import RankError, RankTask, rank_main
+from warpbeam.launch.rank import RankError, RankTask, before_joining, rank_main
 from warpbeam.plan.plan import Plan
 from warpbeam.pool import Pool
 
@@ -94,13 +94,12 @@ class WorkerGroup:
 
     def _fit(self, storage: Path) -> None:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig
 
         on_cpu = self._pool.is_cpu
         trainer = _trainer_class(self._own_ray)(
             rank_main,
             train_loop_config=self._task.to_dict(),
-            torch_config=TorchConfig(backend="gloo" if on_cpu else "nccl"),
+            torch_config=_torch_config("gloo" if on_cpu else "nccl", self._task),
             scaling_config=ScalingConfig(
                 num_workers=self._plan.world_size,
                 use_gpu=not on_cpu,
@@ -170,6 +169,29 @@ def _trainer_class(own_ray: bool) -> Any:
             return [*needed, LetSurvivorsSave()]
 
     return LeanTorchTrainer
+
+
+def _torch_config(backend: str, task: RankTask) -> Any:
+    """TorchConfig whose workers do something before their process group is made."""
+    from ray.train.torch import TorchConfig
+
+    class Prepared(TorchConfig(backend=backend).backend_cls):  # type: ignore[misc]
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            worker_group.execute(_prepare_worker, task.to_dict(), backend == "nccl")
+            super().on_start(worker_group, backend_config)
+
+    class PreparedConfig(TorchConfig):  # type: ignore[misc]
+        @property
+        def backend_cls(self) -> Any:
+            return Prepared
+
+    return PreparedConfig(backend=backend)
+
+
+def _prepare_worker(task: dict[str, Any], nccl: bool) -> None:
+    import ray.train
+
+    before_joining(task, ray.train.get_context().get_world_rank(), nccl=nccl)
 
 
 def resources_per_rank(pool: Pool) -> dict[str, float]:

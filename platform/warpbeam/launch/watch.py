@@ -12,6 +12,7 @@ from typing import Any
 
 from warpbeam.checkpoint.members import Member
 from warpbeam.errors import WarpbeamError
+from warpbeam.launch.rank import JOINING
 from warpbeam.record import keys
 from warpbeam.record.stream import StreamReader
 from warpbeam.record.view import LOSS, SPEED, RunView, eta_s, json_lines
@@ -45,6 +46,7 @@ class AttemptWatch:
     now: Callable[[], float] = time.monotonic
     total_steps: int | None = None
     ranks: dict[str, Member] = field(default_factory=dict)
+    joining: set[str] = field(default_factory=set)
     rows: list[dict[str, Any]] = field(default_factory=list)
     first_step_at: float | None = None
     moved_at: float | None = None
@@ -70,7 +72,9 @@ class AttemptWatch:
         """Fetch what is new."""
         if len(self.ranks) < self.world_size:
             beats = self.view.heartbeats(self.attempt)
-            self.ranks = {who: Member.from_dict(beat) for who, (beat, _) in beats.items() if who.startswith("rank-")}
+            ranks = {who: beat for who, (beat, _) in beats.items() if who.startswith("rank-")}
+            self.joining = {who for who, beat in ranks.items() if beat["phase"] == JOINING}
+            self.ranks = {who: Member.from_dict(beat) for who, beat in ranks.items() if who not in self.joining}
         fresh = json_lines(self._reader.read().get("rank-0", b""))
         steps = [row for row in fresh if LOSS in row]
         if steps:

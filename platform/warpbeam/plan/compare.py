@@ -47,6 +47,7 @@ KINDS: Final[dict[str, Kind]] = {
     "train.seed": "impossible",
     "train.eval_every": "harmless",
     "train.activation_checkpointing": "harmless",
+    "train.launch_after_s": "harmless",
     "train.stall_after_s": "harmless",
     "train.spares_after_s": "harmless",
     "code.render": "impossible",

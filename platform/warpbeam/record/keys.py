@@ -47,3 +47,18 @@ def survivor(team: str, run: str, attempt: str) -> str:
 def outcome(team: str, run: str, attempt: str) -> str:
     """Key of what rank 0's engine returned."""
     return f"{record_prefix(team, run, attempt)}/outcome.json"
+
+
+def black_boxes(team: str, run: str, attempt: str) -> str:
+    """Prefix of what is kept of an attempt that ended badly."""
+    return f"{record_prefix(team, run, attempt)}/black-box"
+
+
+def black_box(team: str, run: str, attempt: str, who: str) -> str:
+    """Key of one machine's part of it, or the driver's."""
+    return f"{black_boxes(team, run, attempt)}/{check_name(who, 'machine')}.tar.gz"
+
+
+def diagnosis(team: str, run: str, attempt: str) -> str:
+    """Key of what the doctor has said while the attempt ran."""
+    return f"{record_prefix(team, run, attempt)}/diagnosis.json"

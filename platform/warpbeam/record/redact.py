@@ -7,9 +7,21 @@ need.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from warpbeam.secret_shapes import names_a_secret, redact
 
 MASK = b"[secret]"
+NOT_KEPT = "[not kept]"
+KEPT_NAMES: Final = (
+    *("NCCL_", "GLOO_", "TORCH_", "TORCHELASTIC_", "PYTORCH_", "CUDA_", "DS_", "DEEPSPEED_", "FI_", "UCX_", "OMPI_"),
+    *("OMP_", "MKL_", "RAY_", "MALLOC_", "GLIBC_", "HF_HUB_OFFLINE", "TOKENIZERS_", "WARPBEAM_", "RANK", "LOCAL_RANK"),
+    *("LOCAL_WORLD_SIZE", "WORLD_SIZE", "NODE_RANK", "MASTER_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PATH"),
+    *("HOSTNAME", "NVIDIA_", "KUBERNETES_", "POD_", "NODE_NAME", "TMPDIR"),
+)
+"""How variables begin that decide how ranks run and meet. Of all others a post-mortem keeps the name."""
+_SHORTEST_ORDINARY = 12
 _SHORTEST = 6  # shorter values ("1", "true") would blank out ordinary text
 
 
@@ -48,3 +60,25 @@ class Redactor:
             if any(value.startswith(end) for value in self._values):
                 return length
         return 0
+
+
+def kept_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What a post-mortem may know of a process's environment: values only of variables that decide how ranks meet, and
+    of those nothing that is named or shaped like a secret."""
+    return {name: redact(value) if _may_be_kept(name, value) else NOT_KEPT for name, value in env.items()}
+
+
+def hidden_values(env: Mapping[str, str]) -> list[str]:
+    """Values of an environment that must not appear in a post-mortem, whoever has printed them: all that
+    `kept_environment` leaves out, but for paths and short words, which are part of every message."""
+    hidden = []
+    for name, value in env.items():
+        ordinary = "/" in value or len(value) < _SHORTEST_ORDINARY
+        if names_a_secret(name) or not (_may_be_kept(name, value) or ordinary):
+            hidden.append(value)
+    return hidden
+
+
+def _may_be_kept(name: str, value: str) -> bool:
+    """A value in JSON holds other variables: Ray hands a job's whole environment on in one."""
+    return name.startswith(KEPT_NAMES) and not names_a_secret(name) and not value.lstrip().startswith(("{", "["))

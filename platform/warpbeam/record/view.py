@@ -201,6 +201,10 @@ class RunView:
         """What was fixed when the attempt began: job, plan, pool, versions."""
         return self._json(keys.facts(self.team, self.run, attempt))
 
+    def diagnosis(self, attempt: str) -> dict[str, Any] | None:
+        """What the doctor said when the driver asked it; None when nothing was late."""
+        return self._json(keys.diagnosis(self.team, self.run, attempt))
+
     def data_prefix(self, split: str = "train") -> str | None:
         """Where the run's prepared data is; None while no attempt has come that far."""
         for attempt in reversed(self.attempts()):

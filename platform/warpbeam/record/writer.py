@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from warpbeam.checkpoint.members import this_process
 from warpbeam.record import keys
 from warpbeam.record.redact import Redactor
+from warpbeam.record.standing_point import StandingPoint
 from warpbeam.record.stream import StreamWriter
 from warpbeam.storage.layout import heartbeat_key
 
@@ -40,6 +41,7 @@ ROWS_S = 5.0  # each sending of rows costs the rank that computes beside it some
 YOUNG_S = 60.0  # until then somebody waits for every row
 HEARTBEAT_S = 5.0
 CLOSE_S = 10.0
+LATE_LOOKS = 2
 STEP_DIR_VARIABLE = "WARPBEAM_STEP_DIR"
 
 
@@ -49,6 +51,8 @@ class RecordWriter:
     Args:
         clock: when given, every heartbeat carries its bucket totals.
         on_beat: called at each sign of progress, by whoever gives it.
+        on_late: called on the background thread, a few times, while this process stands somewhere longer than it
+            usually does: to leave its stacks behind.
         secrets: values that must not reach the record.
         watch_stop: look for a stop request of this attempt at each flush (rank 0 and the driver do).
         flush_s: how often the background thread has its turn; rows (after a minute) and heartbeats wait for several.
@@ -64,6 +68,7 @@ class RecordWriter:
         *,
         clock: PhaseClock | None = None,
         on_beat: Callable[[], None] = lambda: None,
+        on_late: Callable[[], None] = lambda: None,
         secrets: Iterable[str] = (),
         watch_stop: bool = False,
         flush_s: float = FLUSH_S,
@@ -83,8 +88,10 @@ class RecordWriter:
         self._identity = this_process(who).to_dict()
         self._step = self._beats = 0
         self._on_beat = on_beat
+        self._on_late = on_late
+        self._late_looks = 0
         self._step_file = _open_step_file(who)
-        self._phase: str | None = None
+        self.stands = StandingPoint()
         self._beaten_at = self._rows_at = float("-inf")
         self._began_at = time.monotonic()
         self._warned = False
@@ -105,14 +112,22 @@ class RecordWriter:
     def beat(self, step: int, phase: str | None = None) -> None:
         """A sign of progress, and where this process stands; sent every few seconds, with how many signs there were.
 
-        Without `phase`, the clock's current one is sent.
+        Without `phase` it is one of the phase in hand: the last mark, else the clock's current bucket.
         """
         self._step = step
         self._beats += 1
         self._on_beat()
-        self._phase = phase
+        self.stands.mark(phase or self.stands.phase)
         if self._step_file is not None:
             os.pwrite(self._step_file, b"%020d" % step, 0)
+
+    def mark(self, phase: str, *, passes: bool = False) -> None:
+        """This process's loop enters a phase; `passes`: a place that all ranks pass alike. Cheaper than a beat."""
+        self.stands.mark(phase, passes=passes)
+
+    def left_loop(self) -> None:
+        """This process's loop over batches has ended, or was left."""
+        self.stands.left = True
 
     def flush_soon(self) -> None:
         """Send in the background now instead of at the next turn."""
@@ -156,9 +171,11 @@ class RecordWriter:
     def _turn(self, *, final: bool = False) -> bool:
         """One round with the store; False when it failed and must be tried again."""
         try:
+            if not final:
+                self._look_at_itself()
             self._events.flush()
             self._send_rows(final)
-            self._send_heartbeat(final)
+            self.send_heartbeat(final)
             if self._stop_key is not None and self.stop_requested is None and not final:
                 self._look_for_stop(self._stop_key)
         except Exception as error:  # a broken record must never end training, whatever broke it
@@ -175,11 +192,19 @@ class RecordWriter:
             self._metrics.flush()
             self._rows_at = now
 
-    def _send_heartbeat(self, final: bool) -> None:
+    def _look_at_itself(self) -> None:
+        if not self.stands.is_late():
+            self._late_looks = 0
+        elif self._late_looks < LATE_LOOKS:
+            self._late_looks += 1
+            self._on_late()
+
+    def send_heartbeat(self, final: bool) -> None:
+        """The background thread's part: send where this process stands, when it is time."""
         now = time.monotonic()
         if not final and now - self._beaten_at < HEARTBEAT_S - 0.1:
             return
-        phase = self._phase or (self._clock.current if self._clock else "start")
+        phase = self.stands.phase or (self._clock.current if self._clock else "start")
         beat = {
             "schema": SCHEMA,
             **self._identity,
@@ -190,6 +215,7 @@ class RecordWriter:
             "ended": final,
             "at": round(self._wall(), 3),
             "dropped": self._events.dropped + self._metrics.dropped,
+            **self.stands.report(),
         }
         if self._clock:
             beat["buckets"] = {name: round(seconds, 3) for name, seconds in self._clock.totals().items()}

@@ -100,7 +100,10 @@ class Context:
         """Sum of the losses of a micro-batch's tokens, by the job's own hook where it names one."""
         if self._loss is None:
             raise misuse.before_the_model("ctx.loss")
-        return self._loss(module, batch)
+        summed = self._loss(module, batch)
+        if batch is self._pending:  # not an evaluation's
+            self.record.mark("backward")
+        return summed
 
     # --- before the loop ------------------------------------------------------------------------------------------
 
@@ -206,10 +209,11 @@ class Context:
             weights=[source.weight for source in self.job.data.train],
             on_wait=lambda text: setup.sink.beat(self.step_done, text),
         )
-        with reader:
+        with reader, setup.left_when_done():
             self._meter.restart()
             while not self.stopping:
                 waiting_since = time.perf_counter()
+                self.record.mark("data")
                 with setup.clock.phase(Phase.DATA_WAIT):
                     rows = next(reader, None)
                 if rows is None:
@@ -219,6 +223,7 @@ class Context:
                 self._meter.data_wait_s += time.perf_counter() - waiting_since
                 self._pending = batch
                 self._ids_crc += sum(zlib.crc32(sample.encode()) for sample in batch.sample_ids if sample != PAD)
+                self.record.mark("forward", passes=True)
                 yield batch
                 if batch.last and self._pending is batch:
                     raise misuse.not_ended(batch.step)
@@ -255,7 +260,9 @@ class Context:
             raise misuse.in_the_middle()
         self._survivor.leave()
         lr = self.lr
+        self.record.mark("sync")
         mean, saving = self._agree(loss)
+        self.record.mark("callbacks", passes=True)
         norm = None if grad_norm is None else number(grad_norm)
         refuse_not_finite(self.record, self.job.name, batch.step, mean, norm)
         self.step_done = batch.step
@@ -306,8 +313,7 @@ class Context:
             eval_every = self.job.train.eval_every
             if ends or (regular if eval_every is None else self.step_done % eval_every == 0):
                 self._evaluate()
-        saves = regular or self.stopping  # a stop does not wait for an evaluation that was not due
-        if saves:
+        if regular or self.stopping:  # a stop does not wait for an evaluation that was not due
             self._save()
         if self._meter is not None:
             self._meter.restart()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,3 +54,11 @@ class Setup:
     peak_flops: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
+
+    @contextmanager
+    def left_when_done(self) -> Iterator[None]:
+        """Around the loop over batches: however a loop ends, the record says that this rank is not in it any more."""
+        try:
+            yield
+        finally:
+            self.sink.left_loop()

@@ -31,6 +31,7 @@ from warpbeam.train import hooks, ops
 from warpbeam.train.callbacks.base import Callbacks
 from warpbeam.train.callbacks.standard import standard_callbacks
 from warpbeam.train.context import Context
+from warpbeam.train.diagnostics import LOADING
 from warpbeam.train.flops import peak_flops
 from warpbeam.train.heap import keep_freed_memory
 from warpbeam.train.ranks import join, pick_device
@@ -72,15 +73,22 @@ class Outcome:
     metrics: dict[str, Any]
 
 
-def run_rank(spec: RunSpec, *, stop: threading.Event | None = None, callbacks: Sequence[Any] = ()) -> Outcome:
+def run_rank(
+    spec: RunSpec,
+    *,
+    stop: threading.Event | None = None,
+    callbacks: Sequence[Any] = (),
+    on_late: Callable[[], None] = lambda: None,
+) -> Outcome:
     """Train as one rank; the launcher's environment says which. Collective.
 
     Args:
         stop: whoever sets it makes all ranks end after the same step, with a checkpoint.
         callbacks: the launcher's own, told before the job's.
+        on_late: called from another thread while this rank stands somewhere longer than it usually does.
     """
     rank = _Rank(spec)
-    with rank.record() as sink:
+    with rank.record(on_late) as sink:
         try:
             setup = rank.setup(sink, stop or threading.Event(), callbacks)
             with setup.checkpoints:
@@ -138,7 +146,7 @@ class _Rank:
         # The user is in the name: a shared machine's second user could not write into the first one's folder.
         self.scratch = Path(self.pool.local_disk) / f"user-{os.getuid()}"
 
-    def record(self) -> RecordWriter:
+    def record(self, on_late: Callable[[], None]) -> RecordWriter:
         """Where this rank's events, metrics and signs of life go; rank 0 also looks for a request to stop."""
         secrets = [os.environ[secret.env] for secret in self.job.secrets if os.environ.get(secret.env)]
         return RecordWriter(
@@ -151,11 +159,13 @@ class _Rank:
             secrets=secrets,
             watch_stop=self.ranks.is_first,
             on_beat=self.watchdog.touch,
+            on_late=on_late,
         )
 
     def setup(self, sink: RecordWriter, stop: threading.Event, callbacks: Sequence[Any]) -> Setup:
         """Everything that a Context needs. Collective."""
         total_steps = self.ranks.broadcast(self._total_steps() if self.ranks.is_first else None)
+        sink.mark(LOADING)
         plan = Plan.from_dict(self.spec.plan)
         ops.ensure(ops.ops_for(plan.offload))
         train_data = open_dataset(self.store, self.spec.data["train_prefix"] or "")

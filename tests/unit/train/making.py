@@ -73,8 +73,14 @@ class ListSink:
     def metrics(self, row: Mapping[str, Any]) -> None:
         self.rows.append(dict(row))
 
+    def mark(self, phase: str, *, passes: bool = False) -> None:
+        pass
+
     def beat(self, step: int, phase: str | None = None) -> None:
         self.beats.append((step, phase))
+
+    def left_loop(self) -> None:
+        pass
 
     def flush_soon(self) -> None:
         return

@@ -20,6 +20,7 @@ from warpbeam.doctor.rules import (
     software,
     speed,
     storage,
+    watched,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -39,4 +40,5 @@ RULES: tuple[Rule, ...] = (
     *data.RULES,
     *collectives.RULES,
     *speed.RULES,
+    *watched.RULES,
 )

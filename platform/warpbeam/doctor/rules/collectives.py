@@ -319,14 +319,4 @@ RULES = (
         signals=(STACKS_WRITTEN,),
         judge=_no_stack,
     ),
-    Rule(
-        name="rank_lags_in_heartbeats",
-        kind=Kind.SLOW_OR_ABSENT_RANK,
-        owner="ml",
-        cause="one rank's last step is behind all others'",
-        do="look at that rank's own log and stack first",
-        retry="may help",
-        scope="rank",
-        signals=(says(r"^heartbeats: rank (?P<late>\d+) stood at step \d+", at=LIKELY),),
-    ),
 )

@@ -25,6 +25,10 @@ HOST_MEMORY_FULL = told(
     at=LIKELY,
     unless=r"cuda|gpu memory|/dev/shm|disk|hbm",
 )
+DIED = says(r"rank \d+ died without a word", at=HINT)
+KERNEL_KILLS = says(
+    r"kernel: ended \d+ process\(es\) of this ((?P<container>container)|machine) for want of memory", at=HINT
+)
 NOT_MEMORY = says(
     r"preempt",
     r"evict",
@@ -46,7 +50,26 @@ def _killed(facts: Facts) -> tuple[list[Fact], float]:
     return [*full, *kills], 0.88 if full else 0.7
 
 
+def _died_for_memory(facts: Facts) -> tuple[list[Fact], float]:
+    """A rank that died without a word while the kernel ended a process for want of memory: its container's, surely;
+    one of the machine's, which may have been somebody else's, most likely."""
+    died, kills = facts.of(DIED), facts.of(KERNEL_KILLS)
+    if not died or not kills:
+        return NOTHING
+    return [*died, *kills], SURE if any(fact.words.get("container") for fact in kills) else LIKELY
+
+
 RULES = (
+    Rule(
+        name="kernel_ended_rank",
+        kind=Kind.HOST_OOM,
+        owner="platform",
+        cause="a rank was killed by the kernel: the memory of its container or machine ran out",
+        do="a larger memory limit for the workers, or less held in memory: offload, loader workers, prefetch",
+        scope="rank",
+        signals=(DIED, KERNEL_KILLS),
+        judge=_died_for_memory,
+    ),
     Rule(
         name="kernel_oom",
         kind=Kind.HOST_OOM,

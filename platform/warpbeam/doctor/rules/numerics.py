@@ -54,6 +54,7 @@ RULES = (
                 at=POSSIBLE,
                 unless=r"clip|check_for_nan=|isnan\(",
             ),
+            says(r"\"kind\": ?\"not_finite\"", r"the (loss|gradient norm) of step \d+ is not a finite number", at=SURE),
         ),
     ),
     Rule(

@@ -21,6 +21,7 @@ def train(ctx: Context) -> None:
             strategy.backward(loss)
         share += loss.detach()
         if batch.last:
+            ctx.record.mark("optimizer")
             grad_norm = strategy.step(ctx.lr)
             ctx.step(loss=share, grad_norm=grad_norm)
             share.zero_()
