@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,13 @@ from typer.testing import CliRunner
 
 from tests.integration.launch_runs import Workplace
 from warpbeam.cli.main import app
+from warpbeam.train.diagnostics import stacks_path
 
 CGROUPS = Path("/sys/fs/cgroup")
 LOOP = '''\
 """A loop of one's own that goes wrong on one rank, at one step."""
+
+import os
 
 import torch
 import torch.distributed as dist
@@ -104,14 +108,17 @@ class Scene(Workplace):
         return any(event["kind"] == "failed" for attempt in view.attempts() for event in view.events(attempt))
 
 
-def workers_of(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The processes of ranks, from the moment at which Ray has named them."""
-    found = []
-    for child in psutil.Process(driver.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if child.cmdline()[0].startswith("ray::") and "TrainWorker" in child.cmdline()[0]:
-                found.append(child)
-    return found
+def rank_that_begins(driver: subprocess.Popen[bytes], rank: int) -> psutil.Process | None:
+    """The process that has just opened its file of stacks: it has not said yet that it is there."""
+    for folder in Path(tempfile.gettempdir(), f"warpbeam-{os.getuid()}").glob("launch-*"):
+        path = stacks_path(folder, rank)
+        if not path.exists():
+            continue
+        for child in psutil.Process(driver.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if any(file.path == str(path) for file in child.open_files()):
+                    return child
+    return None
 
 
 @contextlib.contextmanager

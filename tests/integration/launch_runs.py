@@ -96,7 +96,9 @@ class Workplace:
     def text(self, log: str = "out.txt") -> str:
         return (self.folder / log).read_text()
 
-    def until(self, process: subprocess.Popen[bytes], what: Callable[[], Any], timeout_s: float = 600) -> Any:
+    def until(
+        self, process: subprocess.Popen[bytes], what: Callable[[], Any], timeout_s: float = 600, every_s: float = 0.1
+    ) -> Any:
         """Poll until `what` is true while the process lives."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -104,7 +106,7 @@ class Workplace:
             if found:
                 return found
             assert process.poll() is None, self.text()
-            time.sleep(0.1)
+            time.sleep(every_s)
         raise AssertionError(f"not in {timeout_s} s:\n{self.text()}")
 
     def committed(self) -> int:

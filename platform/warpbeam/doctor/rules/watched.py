@@ -57,7 +57,7 @@ RULES = (
         retry="may help",
         scope="rank",
         signals=(
-            says(r"launch: .{0,60}no sign of rank (?P<missing>\d+)", at=POSSIBLE, unless=r"waiting for \d"),
+            says(r"launch: .{0,60}no sign of rank (?P<missing>\d+)$", at=LIKELY),
             says(r"launch: .{0,80}rank (?P<silent>\d+) does not answer", at=LIKELY),
         ),
     ),
