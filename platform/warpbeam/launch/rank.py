@@ -92,6 +92,7 @@ def rank_main(task_dict: dict[str, Any]) -> None:
     plain = _open_store(spec)
     store = PatientStore(plain)
     stacks = _stacks.pop(rank)
+    stacks.note_environment()
     store.put(heartbeat_key(task.team, task.run, task.attempt, who), _first_beat(task, who, "start"))
     with Capture(plain, task.team, task.run, task.attempt, who, Path(task.log_dir), secrets=hidden):
         try:

@@ -212,7 +212,8 @@ def explain(error: BaseException) -> Ending:
     ours = find_ours(error)
     if ours is not None:
         return _from_ours(ours, {})
-    return Ending(Cause.UNKNOWN, _line(error), type(error).__name__)
+    said = getattr(error, "cause", None)  # of a task, what was raised in it; Ray's own text begins with the task's name
+    return Ending(Cause.UNKNOWN, _line(said if isinstance(said, Exception) else error), type(error).__name__)
 
 
 def find_ours(error: BaseException | None) -> WarpbeamError | None:

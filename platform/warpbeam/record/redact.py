@@ -13,14 +13,25 @@ from typing import Final
 from warpbeam.secret_shapes import names_a_secret, redact
 
 MASK = b"[secret]"
-NOT_KEPT = "[not kept]"
 KEPT_NAMES: Final = (
     *("NCCL_", "GLOO_", "TORCH_", "TORCHELASTIC_", "PYTORCH_", "CUDA_", "DS_", "DEEPSPEED_", "FI_", "UCX_", "OMPI_"),
-    *("OMP_", "MKL_", "RAY_", "MALLOC_", "GLIBC_", "HF_HUB_OFFLINE", "TOKENIZERS_", "WARPBEAM_", "RANK", "LOCAL_RANK"),
+    *(
+        "OMP_",
+        "MKL_",
+        "RAY_ADDRESS",
+        "MALLOC_",
+        "GLIBC_",
+        "HF_HUB_OFFLINE",
+        "TOKENIZERS_",
+        "WARPBEAM_",
+        "RANK",
+        "LOCAL_RANK",
+    ),
     *("LOCAL_WORLD_SIZE", "WORLD_SIZE", "NODE_RANK", "MASTER_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PATH"),
     *("HOSTNAME", "NVIDIA_", "KUBERNETES_", "POD_", "NODE_NAME", "TMPDIR"),
 )
-"""How variables begin that decide how ranks run and meet. Of all others a post-mortem keeps the name."""
+"""How variables begin that decide how ranks run and meet. Nothing is kept of others: their names alone would lead a
+doctor astray, who reads words."""
 _SHORTEST_ORDINARY = 12
 _SHORTEST = 6  # shorter values ("1", "true") would blank out ordinary text
 
@@ -63,9 +74,9 @@ class Redactor:
 
 
 def kept_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """What a post-mortem may know of a process's environment: values only of variables that decide how ranks meet, and
-    of those nothing that is named or shaped like a secret."""
-    return {name: redact(value) if _may_be_kept(name, value) else NOT_KEPT for name, value in env.items()}
+    """What a post-mortem may know of a process's environment: variables that decide how ranks run and meet, but
+    nothing that is named or shaped like a secret."""
+    return {name: redact(value) for name, value in env.items() if _may_be_kept(name, value)}
 
 
 def hidden_values(env: Mapping[str, str]) -> list[str]:

@@ -79,3 +79,11 @@ def test_ours_is_found_inside_rays_wrapping() -> None:
     outer.__cause__ = ours
     assert find_ours(outer) is ours
     assert find_ours(RuntimeError("other")) is None
+
+
+def test_what_was_raised_in_a_task_is_told_without_rays_frame() -> None:
+    """As where gloo finds no interface while the process group is made."""
+    raised = RuntimeError("Unable to find address for: eth77")
+    task_error = RayTaskError("execute", "Traceback ...", raised, pid=1, ip="192.0.2.2")
+    ending = explain(task_error.as_instanceof_cause())
+    assert (ending.cause, ending.what) == (Cause.UNKNOWN, "RuntimeError: Unable to find address for: eth77")
