@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.integration.chaos.proxy import S3Proxy
 from tests.integration.injections import Scene, control_group, may_limit, rank_that_begins
 from tests.integration.launch_runs import put_data
 from tests.integration.ray_head import ray_head
@@ -224,6 +226,26 @@ def test_a_full_disk(scene: Scene, tmp_path: Path) -> None:
         assert scene.doctor()["kind"] == "disk_full"
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+@pytest.mark.long
+def test_a_store_that_takes_no_checkpoints(scene: Scene, s3: StorageConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads stand still for as long as anybody waits for them; nothing takes that for ranks that hang."""
+    server = urlsplit(s3.endpoint_url or "")
+    access = json.loads(Path(os.environ["WARPBEAM_HOME"], "s3", "state.json").read_text())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access["access_key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access["secret_key"])
+    with S3Proxy((server.hostname or "", server.port or 0)) as proxy:
+        proxy.stall("save")
+        pool = scene.folder / "pool.yaml"
+        storage = f'storage: {{kind: s3, uri: "s3://warpbeam", endpoint_url: "{proxy.url}"}}\n'
+        pool.write_text(Path("cluster/pools/local.yaml").read_text().partition("storage:")[0] + storage)
+        scene.write(max_steps=100_000)
+        driver = scene.start("run", "job.yaml", "--pool", str(pool))
+        scene.until_failed(driver)
+    assert not [event for event in scene.events("monitor") if event["certain"]]
+    found = scene.doctor()
+    assert found["kind"] == "object_store", found
 
 
 OTHER_VERSION = """

@@ -37,6 +37,7 @@ class S3Proxy:
         self._open = asyncio.Event()
         self._trap: _Trap | None = None
         self._committing = False
+        self._stalled: set[Moment] = set()
         self._ready = threading.Event()
         self.port = 0
 
@@ -69,6 +70,10 @@ class S3Proxy:
 
     def mend(self) -> None:
         self._loop.call_soon_threadsafe(self._open.set)
+
+    def stall(self, moment: Moment) -> None:
+        """From now on requests of this kind get no answer; all others do."""
+        self._stalled.add(moment)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -103,6 +108,8 @@ class S3Proxy:
                 await self._open.wait()
                 if side == "request" and (line := _LINE.match(data)):
                     asked[0] = self._moment(line[1], line[2])
+                if asked[0] in self._stalled:
+                    await asyncio.Event().wait()
                 if asked[0] is not None:
                     await self._spring(asked[0], side)
                 sink.write(data)
