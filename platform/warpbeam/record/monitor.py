@@ -187,8 +187,13 @@ def _is_still(before: Beat | None, now: Beat) -> bool:
 
 
 def _slow(looks: Sequence[Look]) -> tuple[Finding, ...]:
-    """One rank takes longer than its peers for what each does alone, between the first look and the last."""
-    alone = {rank: times for rank, beat in looks[-1].items() if (times := _alone_s(looks[0].get(rank), beat))}
+    """One rank takes longer than its peers for what each does alone, since the newest look that lies enough steps back:
+    what was before may have been another pace."""
+    alone: dict[int, tuple[float, float]] = {}
+    for before in reversed(looks[:-1]):
+        alone = {rank: times for rank, beat in looks[-1].items() if (times := _alone_s(before.get(rank), beat))}
+        if len(alone) == len(looks[-1]):
+            break
     if len(alone) < 2 or len(alone) < len(looks[-1]):
         return ()
     rank, (seconds, step_s) = max(alone.items(), key=lambda item: item[1][0])
