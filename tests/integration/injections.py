@@ -88,8 +88,8 @@ class Scene(Workplace):
         self.until(driver, lambda: self.view().attempts() and self.view().status().step >= step)
 
     def until_failed(self, driver: subprocess.Popen[bytes]) -> None:
-        """Wait until an attempt has ended badly, then end the command: what comes after is not of interest. A Ray that did
-        not start in time, on a machine with much else to do, is no fault of ours."""
+        """Wait until an attempt has ended badly, then end the command: what comes after is not of interest. A Ray that
+        did not start in time, on a machine with much else to do, is no fault of ours."""
         driver_ends = time.monotonic() + 600
         while driver.poll() is None and not self._has_failed() and time.monotonic() < driver_ends:
             time.sleep(0.2)

@@ -15,20 +15,9 @@ from warpbeam.secret_shapes import names_a_secret, redact
 MASK = b"[secret]"
 KEPT_NAMES: Final = (
     *("NCCL_", "GLOO_", "TORCH_", "TORCHELASTIC_", "PYTORCH_", "CUDA_", "DS_", "DEEPSPEED_", "FI_", "UCX_", "OMPI_"),
-    *(
-        "OMP_",
-        "MKL_",
-        "RAY_ADDRESS",
-        "MALLOC_",
-        "GLIBC_",
-        "HF_HUB_OFFLINE",
-        "TOKENIZERS_",
-        "WARPBEAM_",
-        "RANK",
-        "LOCAL_RANK",
-    ),
+    *("OMP_", "MKL_", "RAY_ADDRESS", "MALLOC_", "GLIBC_", "WARPBEAM_", "RANK", "LOCAL_RANK", "HOSTNAME", "NODE_NAME"),
     *("LOCAL_WORLD_SIZE", "WORLD_SIZE", "NODE_RANK", "MASTER_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PATH"),
-    *("HOSTNAME", "NVIDIA_", "KUBERNETES_", "POD_", "NODE_NAME", "TMPDIR"),
+    *("NVIDIA_", "POD_", "TMPDIR"),
 )
 """How variables begin that decide how ranks run and meet. Nothing is kept of others: their names alone would lead a
 doctor astray, who reads words."""

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.record.memory_store import MemoryStore
+from warpbeam.doctor.collect import collect
+from warpbeam.doctor.diagnose import diagnose
 from warpbeam.record import black_box, keys
 from warpbeam.record.redact import hidden_values, kept_environment
+from warpbeam.train.diagnostics import variables
 
 NAMES = ("support", "sft", "0001-ab")
 TOKEN = "canary-in-a-token-41"
@@ -41,6 +44,23 @@ def test_an_environment_keeps_what_decides_and_no_secret() -> None:
     assert kept["NCCL_SOCKET_IFNAME"] == "eth0"
     assert set(kept) == {"NCCL_SOCKET_IFNAME", "TORCH_NOTE"}
     assert not any(canary in str(kept) for canary in (TOKEN, PLAIN, AWS))
+
+
+def test_an_ordinary_environment_says_nothing_to_the_doctor() -> None:
+    """It is read with the rest of the box, and its names are full of words that mean something elsewhere."""
+    usual = variables(Path("/tmp/a"), 0, nccl=True, env={}) | {
+        "HF_HUB_OFFLINE": "1",
+        "RAY_idle_worker_killing_time_threshold_ms": "15000",
+        "RAY_ADDRESS": "10.0.0.1:6379",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "WARPBEAM_STEP_DIR": "/tmp/warpbeam-0/launch-run-0001",
+        "MASTER_PORT": "29500",
+        "OMP_NUM_THREADS": "1",
+    }
+    text = "".join(f"{name}={value}\n" for name, value in kept_environment(usual).items()) + f"{black_box.KILLS}3\n"
+    answer = diagnose(collect([("0001-aa/rank-0.env", [text.encode()])]).facts)
+    assert (answer.first, answer.others, answer.trouble) == (None, (), False)
 
 
 def test_values_that_may_be_secret_are_hidden_wherever_they_were_printed() -> None:
