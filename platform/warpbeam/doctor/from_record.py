@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,8 @@ WATCHED = ("monitor", "launch_late")
 NEAR_END_S = 600.0
 ATTEMPTS = 3
 """The newest ones."""
+_THREAD = re.compile(rb"^(?=Thread 0x|Current thread 0x|Fatal Python error|---)", re.MULTILINE)
+_LOOP = (b" in run_rank", b" in _setup_torch_process_group")
 BOX_BYTES = 64 << 20
 """A black box of one machine is smaller; whatever is larger was not packed by us."""
 
@@ -73,7 +76,17 @@ def _black_boxes(view: RunView, attempt: str, left_out: list[str]) -> Iterator[I
             continue
         file = io.BytesIO(view.store.get(info.key))
         for name, blocks in bundle_items(Path(info.key), left_out, Limits(10_000, 4 * BOX_BYTES), file):
-            yield f"{attempt}/{name}", blocks
+            own = name.endswith(".stacks.txt")
+            yield f"{attempt}/{name}", [of_the_loop(b"".join(blocks))] if own else blocks
+
+
+def of_the_loop(stacks: bytes) -> bytes:
+    """Of faulthandler's stacks the threads that matter: the one that crashed or wrote them, and the loop's. Helpers
+    always wait in a queue or a socket, which means nothing."""
+    sections = _THREAD.split(stacks)
+    return b"".join(
+        part for part in sections if not part.startswith(b"Thread") or any(frame in part for frame in _LOOP)
+    )
 
 
 def watched(events: Sequence[Mapping[str, Any]]) -> list[str]:

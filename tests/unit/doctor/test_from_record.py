@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.record.test_view import claimed, log_lines
-from warpbeam.doctor.from_record import examine, left_early, watched
+from warpbeam.doctor.from_record import examine, left_early, of_the_loop, watched
 from warpbeam.doctor.kinds import Kind
 from warpbeam.errors import UserError
 from warpbeam.record import black_box, keys
@@ -96,6 +96,14 @@ def test_a_rank_that_had_left_its_loop_early() -> None:
     assert line == "heartbeats: rank 1 has left the loop after step 11, the others wait in backward"
     assert left_early(beats, 11) == [], "its last one"
     assert left_early({who: {**beat, "left": True} for who, beat in beats.items()}, 100) == []
+
+
+def test_of_stacks_the_helpers_waiting_in_queues_are_not_read() -> None:
+    helper = b'Thread 0x1 (most recent call first):\n  File "queue.py", line 171 in get\n\n'
+    loop = b'Thread 0x2 (most recent call first):\n  File "distributed_c10d.py", line 9 in all_reduce\n  in run_rank\n'
+    crashed = b'Fatal Python error: Segmentation fault\n\nCurrent thread 0x3 (most recent call first):\n  File "x"\n'
+    assert of_the_loop(helper + loop + helper + crashed) == loop + crashed
+    assert of_the_loop(crashed + helper) == crashed
 
 
 def test_a_box_that_is_no_tar_is_refused_in_words(view: RunView) -> None:
