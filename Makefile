@@ -50,7 +50,7 @@ test-long: install   ## the longest proofs, outside CI
 	$(BIN)/python -m pytest tests -q -m long
 
 inject-long: install  ## every fault that the doctor must name, with real processes (10 minutes, root for some)
-	$(BIN)/python -m pytest tests/integration/test_inject.py -q --durations=20
+	$(BIN)/python -m pytest tests/integration/test_inject.py tests/integration/test_monitor.py -q --durations=20
 
 chaos-long: install  ## N=50 faults in one run on a cluster of two nodes, with a table (half a minute each)
 	$(BIN)/python -m tests.integration.chaos $(or $(N),50) $(if $(SEED),--seed $(SEED))

@@ -51,6 +51,37 @@ needs_cpu_group = pytest.mark.skipif(not may_limit("cpu"), reason="needs control
 # --- the short set ----------------------------------------------------------------------------------------------------
 
 
+def test_wrong_gloo_interface(scene: Scene) -> None:
+    scene.write(extra="env: {GLOO_SOCKET_IFNAME: eth77}\n")
+    code, text = scene.run("run", "job.yaml", "--force")
+    assert code != 0, text
+    found = scene.doctor()
+    assert found["kind"] == "rank_unreachable", found
+
+
+HOOKS = """
+import torch
+
+def not_a_number(outputs, batch):
+    kept = batch.labels != -100
+    bad = float("nan") if batch.step >= 3 else 1.0
+    return outputs.logits.float().mean() * kept.sum() * bad, kept.sum()
+"""
+
+
+def test_a_loss_that_is_not_a_number(scene: Scene) -> None:
+    (scene.folder / "hooks.py").write_text(HOOKS)
+    scene.write(extra='code: {loss: "hooks:not_a_number"}\n')
+    code, text = scene.run("run", "job.yaml")
+    assert code == 1, text
+    found = scene.doctor()
+    assert (found["kind"], found["owner"]) == ("loss_scale", "ml"), found
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
 @needs_memory_group
 def test_oom_killed_rank_and_its_black_box(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The post-mortem works after everything local is gone, and holds no secret of the workers' environment."""
@@ -85,14 +116,7 @@ def test_oom_killed_rank_and_its_black_box(scene: Scene, monkeypatch: pytest.Mon
     assert "I know [secret]" in (scene.folder / "rank-0.log").read_text()
 
 
-def test_wrong_gloo_interface(scene: Scene) -> None:
-    scene.write(extra="env: {GLOO_SOCKET_IFNAME: eth77}\n")
-    code, text = scene.run("run", "job.yaml", "--force")
-    assert code != 0, text
-    found = scene.doctor()
-    assert found["kind"] == "rank_unreachable", found
-
-
+@pytest.mark.long
 def test_a_rank_that_never_joins(scene: Scene) -> None:
     """It is told while the launch still waits: in `status`, by the doctor that the driver has asked."""
     scene.write(train="launch_after_s: 8")
@@ -111,28 +135,6 @@ def test_a_rank_that_never_joins(scene: Scene) -> None:
     assert (found["kind"], said["finding"]["kind"]) == ("slow_or_absent_rank", "slow_or_absent_rank")
     assert found["where"] == "rank 1"
     assert status["doctor"]["finding"]["where"] == found["where"]
-
-
-HOOKS = """
-import torch
-
-def not_a_number(outputs, batch):
-    kept = batch.labels != -100
-    bad = float("nan") if batch.step >= 3 else 1.0
-    return outputs.logits.float().mean() * kept.sum() * bad, kept.sum()
-"""
-
-
-def test_a_loss_that_is_not_a_number(scene: Scene) -> None:
-    (scene.folder / "hooks.py").write_text(HOOKS)
-    scene.write(extra='code: {loss: "hooks:not_a_number"}\n')
-    code, text = scene.run("run", "job.yaml")
-    assert code == 1, text
-    found = scene.doctor()
-    assert (found["kind"], found["owner"]) == ("loss_scale", "ml"), found
-
-
-# --- all of them ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from warpbeam.train.diagnostics import switch_on
 
 FAULT_STEP = 300
 PACE_S = 0.01
-BUSY_S = 50.0
+BUSY_S = 45.0
 TEAM, ATTEMPT = "watched", "0001-aa"
 
 
