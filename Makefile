@@ -17,9 +17,10 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 
-# Two stamps: packages change with the pins, ops only with torch and DeepSpeed.
+# Two stamps: packages change with the pins, ops only with torch and DeepSpeed. Compiled here, or every process would
+# compile again where PYTHONDONTWRITEBYTECODE is set or the folder is read-only, as in a pod.
 $(VENV)/.installed: $(BIN)/uv pyproject.toml constraints.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[train,serve,kube,dev]'
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable '.[train,serve,kube,dev]'
 	touch $@
 
 $(VENV)/.ops: $(VENV)/.installed

@@ -81,9 +81,13 @@ def program(name: str) -> Path:
     return built_folder() / "bin" / name
 
 
+def _manifest_file(name: str) -> Path:
+    return built_folder() / f"{name}.json"
+
+
 def manifests(name: str) -> list[dict[str, object]]:
     """Objects that came with a module: `operator` (KubeRay's CRDs) or `kueue`."""
-    found: list[dict[str, object]] = json.loads((built_folder() / f"{name}.json").read_text())
+    found: list[dict[str, object]] = json.loads(_manifest_file(name).read_text())
     return found
 
 
@@ -102,6 +106,7 @@ def lacking() -> list[str]:
     if packages := lacking_packages():
         found.append(f"packages are missing: {' '.join(packages)}")
     missing = [name for wanted in PROGRAMS for name in wanted.built if not program(name).is_file()]
+    missing += [f"{name}.json" for name in ("operator", "kueue") if not _manifest_file(name).is_file()]
     if missing:
         found.append(f"not built: {', '.join(missing)} (make kube-lab-install; it takes Go)")
     return found
@@ -112,7 +117,9 @@ def install() -> None:
     if packages := lacking_packages():
         if shutil.which("apt-get") is None or os.geteuid() != 0:
             sys.exit(f"missing: {' '.join(packages)}; install them and run this again")
-        subprocess.run(["apt-get", "install", "--yes", "--no-install-recommends", *packages], check=True)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for words in (["update", "--quiet"], ["install", "--yes", "--no-install-recommends", *packages]):
+            subprocess.run(["apt-get", *words], check=True, stdin=subprocess.DEVNULL, env=environment)
     if shutil.which("go") is None:
         sys.exit("missing: Go, of the version in tests/kube/modules/kubernetes/go.mod or newer (https://go.dev/dl)")
     for wanted in PROGRAMS:
@@ -121,8 +128,9 @@ def install() -> None:
         began = time.monotonic()
         _build(wanted)
         print(f"{', '.join(wanted.built)}: built in {time.monotonic() - began:.0f} s", flush=True)
-    _write_manifests("operator", _crds())
-    _write_manifests("kueue", _kueue())
+    for name, read in (("operator", _crds), ("kueue", _kueue)):
+        if not _manifest_file(name).is_file():
+            _write_manifests(name, read())
     print(f"all programs are in {built_folder()}")
 
 
@@ -138,9 +146,10 @@ def _build(wanted: Program) -> None:
 
 
 def _module_source(module: str, path: str) -> Path:
-    command = ["go", "list", "-m", "-f", "{{.Dir}}", path]
+    """Its folder; programs that are built already do not mean that their sources are still here."""
+    command = ["go", "mod", "download", "-json", path]
     done = subprocess.run(command, cwd=MODULES / module, check=True, text=True, stdout=subprocess.PIPE)
-    return Path(done.stdout.strip())
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def _crds() -> str:
@@ -159,7 +168,11 @@ def _write_manifests(name: str, text: str) -> None:
     import yaml
 
     documents = [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
-    (built_folder() / f"{name}.json").write_text(json.dumps(documents))
+    if not documents:
+        sys.exit(f"no manifests in the module of {name}: {text[:200]!r}")
+    half = _manifest_file(name).with_suffix(f".{os.getpid()}")
+    half.write_text(json.dumps(documents))
+    half.replace(_manifest_file(name))
 
 
 if __name__ == "__main__":
