@@ -151,6 +151,9 @@ class Deadlines(Section):
     active_s: int = Field(1_209_600, ge=1, description="Of one attempt of the RayJob; it is not tried again.")
     save_grace_s: int = Field(120, ge=1, description="A pod that must go lives so long, for the emergency save.")
     lost_node_s: int = Field(20, ge=0, description="A pod on a node that is NotReady is given up after so long.")
+    whole_again_s: int = Field(
+        300, ge=1, description="Ranks may be missing for so long after a machine was lost; then a new cluster is tried."
+    )
 
 
 class Peer(Section):

@@ -90,10 +90,13 @@ def refuse_what_cannot_run(planned: Planned, kind: Kind, *, force: bool) -> None
     """Raise before anything is packed, for a plan that cannot fit or accelerators that this version does not use."""
     from warpbeam.kube.trains import refuse_what_does_not_train
     from warpbeam.launch.begin import refuse_what_cannot_run
+    from warpbeam.version_contract import refuse_other_versions
+    from warpbeam.versions import installed_versions
 
     if kind in (Kind.RAYJOB, Kind.RAYCRONJOB, Kind.RAYCLUSTER):
         refuse_what_cannot_run(planned, force=force, on_doubt=warn)
     if not force:
+        refuse_other_versions(planned.pool.pool, installed_versions())
         refuse_what_does_not_train(planned.pool.pool, kind)
 
 

@@ -18,7 +18,9 @@ Manifest = dict[str, Any]
 
 DASHBOARD_PORT: Final = 8265
 AGENT_PORT: Final = 52365
-METRICS_PORTS: Final = (METRICS_PORT, 44217, 44227)
+RUN_METRICS_PORT: Final = 9464
+"""Of callbacks/prometheus.py in rank 0 (a test compares them; that module is not imported here)."""
+METRICS_PORTS: Final = (METRICS_PORT, RUN_METRICS_PORT, 44217, 44227)
 """Every node's, Ray's autoscaler's and the dashboard's."""
 DNS_PORT: Final = 53
 

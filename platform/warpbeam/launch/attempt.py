@@ -371,6 +371,7 @@ class Attempt:
             bundle_root=python_path(planned.root)[-1],
             log_dir=str(self.log_dir),
             threads=threads_per_rank(self.pool, self.plan.world_size),
+            contract={} if self.session.is_local or self.pool.image is None else dict(self.pool.image.versions),
         )
 
 

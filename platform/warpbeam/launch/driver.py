@@ -40,6 +40,7 @@ from warpbeam.record.view import RunView
 from warpbeam.record.writer import RecordWriter
 from warpbeam.storage.patience import PatientStore
 from warpbeam.train import ops
+from warpbeam.version_contract import hold_to
 from warpbeam.versions import installed_versions
 
 START_TIMEOUT_S = 600.0
@@ -95,7 +96,8 @@ class Driver:
         self.names = (self.planned.job.team, self.planned.job.name)
         self.reporter = reporter
         self.began_at = began_at
-        self.start_timeout_s = start_timeout_s
+        self.ray_job = own_ray_job(reporter.warn)
+        self.start_timeout_s = self._start_timeout_s(start_timeout_s)
         self.clock = PhaseClock(Phase.START, age_s=time.time() - began_at)
         self.interrupts = Interrupts(self._on_first_signal)
         self.hidden: list[str] = []
@@ -103,17 +105,27 @@ class Driver:
         self.failures: list[Failure] = []
         self.attempt: Attempt | None = None
         self.ray_ready_s: float | None = None
-        self.ray_job = own_ray_job(reporter.warn)
 
     @property
     def planned(self) -> Planned:
         """The plan of the newest attempt: an elastic run changes its size."""
         return self.opened.planned
 
+    def _start_timeout_s(self, asked_s: float) -> float:
+        """In a RayJob all pods were there before the driver was: what is missing now has been lost, and KubeRay does
+        not replace a pod that is stuck on a dead node. So the wait for it is the pool's, and a new cluster follows."""
+        kubernetes = self.planned.pool.pool.kubernetes
+        if self.ray_job is None or kubernetes is None:
+            return asked_s
+        return min(asked_s, kubernetes.deadlines.whole_again_s)
+
     def run(self) -> Fate:
         """Train until the run is done, stopped or given up. Raises only what happens before the claim."""
         with self.interrupts:
             self.hidden = secrets.apply(self.planned.job, self.planned.pool.pool)
+            image = self.planned.pool.pool.image
+            if self.ray_job is not None and image is not None:
+                hold_to(image.versions, installed_versions(), "this pod")
             if joined_address() is None:  # the ranks will be here; elsewhere each node sees to its own
                 ops.ensure(ops.ops_for(self.planned.plan.offload), say=self.reporter.note)
             self.session = self._start_ray()

@@ -88,6 +88,8 @@ def decide(history: Sequence[Failure]) -> Retry | Stop:
     more machines than a short one.
     """
     last = history[-1]
+    if last.cause is Cause.NO_RESOURCES and any(failure.step for failure in history[:-1]):
+        return Stop(Cause.NODE_LOST.value, _GIVEN_UP[Cause.NODE_LOST])  # ranks were there: nothing came in their place
     if last.cause in _STOPS:
         return Stop(last.cause.value, _STOPS[last.cause])
     if len(history) > 1 and _same(history[-2], last):

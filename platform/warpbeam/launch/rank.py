@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ from warpbeam.record.writer import STEP_DIR_VARIABLE
 from warpbeam.storage.layout import heartbeat_key
 from warpbeam.storage.patience import PatientStore
 from warpbeam.train.diagnostics import Stacks, switch_on
+from warpbeam.version_contract import hold_to
+from warpbeam.versions import installed_versions
 
 if TYPE_CHECKING:
     from warpbeam.storage.store import ObjectStore
@@ -51,6 +53,7 @@ class RankTask:
         bundle_root: the folder of the command there; on another machine both lie in the worker's own working folder.
         log_dir: local folder for captured output.
         threads: CPU threads of one rank.
+        contract: package -> version that the pool says is here; empty where ranks run in no image of the pool's.
     """
 
     team: str
@@ -61,6 +64,7 @@ class RankTask:
     bundle_root: str
     log_dir: str
     threads: int
+    contract: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -135,6 +139,8 @@ def describe(error: BaseException, rank: int, own_folders: list[Path]) -> RankEr
 def _train(task: RankTask, store: ObjectStore, spec: dict[str, Any], rank: int, stacks: Stacks) -> None:
     from warpbeam.train.worker import RunSpec, run_rank
 
+    if task.contract:
+        hold_to(task.contract, installed_versions(), f"rank {rank}'s pod")
     import_engine(spec["plan"]["strategy"])
     go = _wait_for_go(task, store)
     if go is None:

@@ -230,6 +230,10 @@ class Context:
         self._tell_saved(setup.checkpoints.settle())
         setup.clock.switch(Phase.IDLE)
 
+    def buckets_s(self) -> dict[str, float]:
+        """Where this rank's time went so far: seconds by bucket (record/phases.py)."""
+        return self._setup.clock.totals()
+
     def _begin(self) -> None:
         """Callbacks, the held-out loss before the first step; random numbers last, whatever was drawn until then."""
         self._setup.callbacks.tell("on_start", self)

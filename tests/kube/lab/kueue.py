@@ -6,12 +6,12 @@ from typing import Any, cast
 
 from tests.kube.lab import images
 from tests.kube.lab.api import Api, Refused
+from tests.kube.lab.layout import REPOSITORY
 from tests.kube.lab.programs import built_folder, manifests
 from tests.kube.lab.sandbox import wait_for
 
 NAMESPACE = "kueue-system"
 DEPLOYMENT = "kueue-controller-manager"
-FRAMEWORKS = ["ray.io/rayjob", "ray.io/raycluster", "batch/job"]
 _FIRST = {"Namespace": 0, "CustomResourceDefinition": 1}
 
 
@@ -56,14 +56,13 @@ def _run_the_binary(pod: dict[str, Any]) -> None:
     pod["securityContext"]["runAsUser"] = 65532
 
 
-def _configure(data: dict[str, str]) -> None:
+def _configure(data: dict[str, Any]) -> None:
+    """As infra/ ships it; only one of it runs here."""
     import yaml
 
     (key,) = data
-    config = cast("dict[str, Any]", yaml.safe_load(data[key]))
-    config["integrations"] = {"frameworks": FRAMEWORKS}
+    config = cast("dict[str, Any]", yaml.safe_load((REPOSITORY / "infra/kueue/config.yaml").read_text()))
     config["leaderElection"] = {"leaderElect": False}
-    config["waitForPodsReady"] = {"timeout": "3m"}
     data[key] = yaml.safe_dump(config)
 
 

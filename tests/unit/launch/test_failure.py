@@ -50,6 +50,13 @@ def test_what_no_retry_can_mend_stops_at_once(cause: Cause, owner: str) -> None:
     assert decide([death(1, cause=cause)]) == Stop(cause.value, owner)  # type: ignore[arg-type]
 
 
+def test_room_that_was_there_and_does_not_come_back_was_lost() -> None:
+    missing = death(0, cause=Cause.NO_RESOURCES)
+    assert decide([death(7, cause=Cause.NODE_LOST), missing]) == Stop("node_lost", "infra")
+    assert decide([death(7), missing]) == Stop("node_lost", "infra")
+    assert decide([death(0), missing]) == Stop("no_resources", "platform")
+
+
 def test_every_cause_has_a_rule() -> None:
     for cause in Cause:
         decide([death(1, cause=cause)])

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from warpbeam.train.evaluate import EvalResult
 
 DEFAULT_PORT = 9464
+BUCKETS = "warpbeam_bucket_seconds"
+"""Where rank 0's time went so far, by the label `bucket`."""
 log = logging.getLogger(__name__)
 
 
@@ -32,10 +34,12 @@ class Prometheus(Callback):
     def on_start(self, ctx: Context) -> None:
         if ctx.rank != 0:
             return
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
         self._registry = CollectorRegistry()
         self._labels = {"team": ctx.job.team, "run": ctx.job.name, "attempt": ctx.attempt}
+        words = "Seconds of rank 0 by what it was doing."
+        self._buckets = Gauge(BUCKETS, words, [*self._labels, "bucket"], registry=self._registry)
         host = os.environ.get("WARPBEAM_PROMETHEUS_HOST", "127.0.0.1")
         wanted = int(os.environ.get("WARPBEAM_PROMETHEUS_PORT", DEFAULT_PORT))
         try:
@@ -50,6 +54,9 @@ class Prometheus(Callback):
         for name, value in row.items():
             if isinstance(value, int | float):
                 self._set(name, value)
+        if self._server is not None:
+            for bucket, seconds in ctx.buckets_s().items():
+                self._buckets.labels(**self._labels, bucket=bucket).set(seconds)
 
     def on_eval(self, ctx: Context, result: EvalResult) -> None:
         self._set("validation_metrics/loss", result.loss)
