@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help install quickstart test test-unit test-integration test-kube kube-lab-install test-long lint format schema \
+.PHONY: help install quickstart test test-unit test-integration test-kube test-kube-long kube-lab-install test-long lint format schema \
         bench-overhead bench-heartbeats bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long inject-long bench-calibrate bench-search bench-planner bench-doctor-long runbooks down clean
 
 help:            ## this list
@@ -44,11 +44,14 @@ test-integration: install
 kube-lab-install: $(VENV)/.installed  ## the programs of the Kubernetes laboratory, from Debian and Go (15 minutes once, root)
 	$(BIN)/python -m tests.kube.lab.programs
 
-test-kube: install   ## manifests and runs on a real API server, two nodes and KubeRay (root; after kube-lab-install)
-	$(BIN)/python -m pytest tests/kube -q --durations=15
+test-kube: install   ## manifests and runs on a real API server, three nodes and KubeRay (root; after kube-lab-install)
+	$(BIN)/python -m pytest tests/kube -q -m "not long" --durations=15
+
+test-kube-long: install  ## the rest of the laboratory's proofs, with a table (20 minutes)
+	WARPBEAM_REQUIRE_KUBE=1 $(BIN)/python -m pytest tests/kube -q -m long --durations=0
 
 test-long: install   ## the longest proofs, outside CI
-	$(BIN)/python -m pytest tests -q -m long
+	$(BIN)/python -m pytest tests -q -m long --ignore tests/kube
 
 inject-long: install  ## every fault that the doctor must name, with real processes (10 minutes, root for some)
 	$(BIN)/python -m pytest tests/integration/test_inject.py tests/integration/test_monitor.py -q --durations=20

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kube import overlay
 from tests.kube.lab import kueue
 from tests.kube.lab.api import Api
 from tests.kube.lab.laboratory import Laboratory
@@ -24,7 +25,7 @@ USE = "WARPBEAM_KUBE_LAB"
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Laboratory]:
-    """Two nodes with eight pretended GPUs each, and KubeRay's operator."""
+    """Three nodes with eight pretended GPUs each, and KubeRay's operator: one more than a run needs."""
     if reasons := lacking():
         text = "no Kubernetes laboratory: " + "; ".join(reasons)
         if os.environ.get(REQUIRE) == "1":
@@ -41,6 +42,7 @@ def lab() -> Iterator[Laboratory]:
 def api(lab: Laboratory) -> Iterator[Api]:
     """The administrator's connection to it."""
     found = lab.api()
+    overlay.install(found)
     yield found
     found.close()
 

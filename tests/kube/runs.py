@@ -20,6 +20,8 @@ from warpbeam.kube.names import RUN
 from warpbeam.kube.why import Seen, Verdict, verdict
 
 Object = dict[str, Any]
+Tell = Callable[[str], None]
+"""The fixture `tell`."""
 RAY = "ray.io/v1"
 KUEUE = "kueue.x-k8s.io/v1beta2"
 CLUSTER_WIDE = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
@@ -61,6 +63,20 @@ def rename(ray_job: Object, name: str) -> None:
     ray_job["metadata"]["name"] = name
     for template in (ray_job, *pod_templates(ray_job)):
         template["metadata"]["labels"][RUN] = name
+
+
+def queue_objects(namespace: str, room: Object, flavor: Object) -> Iterator[Object]:
+    """What a platform team gives to Kueue: a kind of machine, its quota, the team's queue, and who goes first."""
+    yield flavor
+    machines = flavor["metadata"]["name"]
+    quotas = [{"name": name, "nominalQuota": amount} for name, amount in room.items()]
+    group = {"coveredResources": list(room), "flavors": [{"name": machines, "resources": quotas}]}
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    spec = {"namespaceSelector": {}, "resourceGroups": [group], "preemption": preemption}
+    yield {"kind": "ClusterQueue", "metadata": {"name": "training"}, "spec": spec}
+    metadata = {"name": "training", "namespace": namespace}
+    yield {"kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": "training"}}
+    yield {"kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 1000, "description": "first"}
 
 
 @contextmanager
@@ -122,6 +138,10 @@ class Run:
     namespace: str
     name: str
 
+    def is_there(self) -> bool:
+        """Whether there is a RayJob of its name."""
+        return self.api.get(RAY, "RayJob", self.namespace, self.name) is not None
+
     def ray_job(self) -> Object:
         """The RayJob as it is now."""
         found = self.api.get(RAY, "RayJob", self.namespace, self.name)
@@ -132,14 +152,23 @@ class Run:
         """KubeRay's word for it."""
         return str(self.ray_job().get("status", {}).get("jobDeploymentStatus", ""))
 
+    def cluster_name(self) -> str:
+        """Of its RayCluster; empty before there is one."""
+        return str(self.ray_job().get("status", {}).get("rayClusterName", ""))
+
     def cluster(self) -> Object | None:
         """Its RayCluster."""
-        name = self.ray_job().get("status", {}).get("rayClusterName")
+        name = self.cluster_name()
         return self.api.get(RAY, "RayCluster", self.namespace, name) if name else None
 
     def pods(self) -> list[Object]:
         """Head, workers and submitter."""
         return self.api.list("v1", "Pod", self.namespace, f"{RUN}={self.name}")
+
+    def pods_of(self, kind: str) -> list[Object]:
+        """Those of its present cluster: kind head or worker."""
+        labels = f"ray.io/cluster={self.cluster_name()},ray.io/node-type={kind}"
+        return self.api.list("v1", "Pod", self.namespace, labels)
 
     def verdict(self) -> Verdict:
         """What `kube/why.py` makes of the live objects."""
@@ -170,8 +199,7 @@ class Run:
         try:
             wait_for(what, lambda: ready(self), timeout_s)
         except Exception as error:
-            there = self.api.get(RAY, "RayJob", self.namespace, self.name) is not None
-            told = f"{self.status()}: {self.verdict()}" if there else "the RayJob has gone"
+            told = f"{self.status()}: {self.verdict()}" if self.is_there() else "the RayJob has gone"
             raise AssertionError(f"{error}; {told}; pods: {[_summary(pod) for pod in self.pods()]}") from error
 
     def until_told(self, reason: str, timeout_s: float) -> Verdict:

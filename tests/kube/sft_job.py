@@ -38,8 +38,16 @@ data:
 train: {{method: sft, max_steps: {steps}, global_batch: 4, lr: 1e-3}}
 parallelism: {{strategy: zero3}}
 resources: {{accelerators: 2}}
-checkpoint: {{every_steps: 10, keep: 2}}
+checkpoint: {{every_steps: {every_steps}, keep: 2}}
 """
+PACE = """\
+import time
+
+class Pace:
+    def on_step(self, ctx, row):
+        time.sleep({pace_s})
+"""
+"""So that there is time for something to happen in the middle of a run."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +98,28 @@ def pool(shop: Shop, **kubernetes: Any) -> Object:
             "head": {"cpus": 2, "memory_gib": 3, "scratch_gib": 1},
             "scratch_gib": 1,
             "credentials": {"secret": SECRET},
-            "deadlines": {"pre_running_s": 240, "active_s": 600, "save_grace_s": 30},
+            "deadlines": {"pre_running_s": 240, "active_s": 600, "save_grace_s": 30, "whole_again_s": 30},
             "retries": 0,
             **kubernetes,
         },
     }
 
 
-def write_files(folder: Path, shop: Shop, *, name: str, steps: int, **kubernetes: Any) -> tuple[Path, Path]:
-    """(job file, pool file), the job in a folder of its own."""
+def write_files(
+    folder: Path, shop: Shop, *, name: str, steps: int, every_steps: int = 10, pace_s: float = 0, **kubernetes: Any
+) -> tuple[Path, Path]:
+    """(job file, pool file), the job in a folder of its own.
+
+    Args:
+        pace_s: by which each step is slowed down.
+    """
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    (work / "job.yaml").write_text(JOB.format(name=name, steps=steps))
+    job = JOB.format(name=name, steps=steps, every_steps=every_steps)
+    if pace_s:
+        job += 'code: {callbacks: ["pace:Pace"]}\n'
+        (work / "pace.py").write_text(PACE.format(pace_s=pace_s))
+    (work / "job.yaml").write_text(job)
     (folder / "pool.yaml").write_text(yaml.safe_dump(pool(shop, **kubernetes), sort_keys=False))
     return work / "job.yaml", folder / "pool.yaml"
 

@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.kube.lab.api import Api
 from tests.kube.lab.laboratory import Laboratory
 from tests.kube.lab.layout import REPOSITORY
 from tests.kube.lab.nodes import FAKE, GPU, remove_fake_nodes
-from tests.kube.runs import KUEUE, RAY, Run, pool_file, rename, rendered, tenancy
+from tests.kube.runs import KUEUE, RAY, Run, Tell, pool_file, queue_objects, rename, rendered, tenancy
 
 Object = dict[str, Any]
 JOB = REPOSITORY / "cluster/examples/job/job.yaml"
 ROOM = {"cpu": "400", "memory": "4000Gi", "ephemeral-storage": "4000Gi", GPU: "16"}
 """For one run of 16 GPUs."""
+FLAVOR = {
+    "kind": "ResourceFlavor",
+    "metadata": {"name": "fake"},
+    "spec": {"nodeLabels": {"type": "kwok"}, "tolerations": [{"key": FAKE, "operator": "Exists"}]},
+}
 
 
 def on_fake_nodes(pool: Object) -> None:
@@ -29,30 +35,13 @@ def on_fake_nodes(pool: Object) -> None:
     kubernetes["teams"]["support"]["quota"] = {"accelerators": 64, "cpus": 900, "memory_gib": 9000}
 
 
-def queue_objects(namespace: str) -> Iterator[Object]:
-    """What a platform team gives to Kueue: a kind of machine, its quota, the team's queue, and who goes first."""
-    yield {
-        "kind": "ResourceFlavor",
-        "metadata": {"name": "fake"},
-        "spec": {"nodeLabels": {"type": "kwok"}, "tolerations": [{"key": FAKE, "operator": "Exists"}]},
-    }
-    quotas = [{"name": name, "nominalQuota": amount} for name, amount in ROOM.items()]
-    group = {"coveredResources": list(ROOM), "flavors": [{"name": "fake", "resources": quotas}]}
-    preemption = {"withinClusterQueue": "LowerPriority"}
-    spec = {"namespaceSelector": {}, "resourceGroups": [group], "preemption": preemption}
-    yield {"kind": "ClusterQueue", "metadata": {"name": "training"}, "spec": spec}
-    metadata = {"name": "training", "namespace": namespace}
-    yield {"kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": "training"}}
-    yield {"kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 1000, "description": "first"}
-
-
 @pytest.fixture
 def pool(lab: Laboratory, api: Api, with_kueue: None, tmp_path: Path) -> Iterator[Path]:
     """A pool behind a queue with room for one run."""
     path = pool_file(tmp_path, "dgx-h100", on_fake_nodes, namespace="team-in-queue")
     lab.add_fake_nodes(4)
     with tenancy(api, rendered(JOB, path, "--kind", "tenancy", "--accelerators", "16")):
-        for document in queue_objects(path.stem):
+        for document in queue_objects(path.stem, ROOM, FLAVOR):
             api.apply({"apiVersion": KUEUE, **document})
         yield path
         for left in api.list(RAY, "RayJob", path.stem):  # while their nodes are there to let them go
@@ -77,16 +66,16 @@ def is_let_in(run: Run) -> bool:
     return len(pods) == 3 and all("nodeName" in pod["spec"] for pod in pods)
 
 
-def test_one_run_waits_for_the_other_and_the_higher_goes_first(api: Api, pool: Path) -> None:
+def test_one_run_waits_for_the_other_and_the_higher_goes_first(api: Api, pool: Path, tell: Tell) -> None:
     first = applied(api, pool, "first")
     first.until("all of it", is_let_in, 30)
     second = applied(api, pool, "second")
     said = second.until_told("queue", 30).sentence
     second.until("the reason", lambda run: "insufficient unused quota for nvidia.com/gpu" in run.verdict().sentence, 30)
-    print(said)
+    tell(said)
     assert not second.pods(), "nothing of it starts"
     urgent = applied(api, pool, "urgent", priority="high")
-    print(first.until_told("preempted", 60).sentence)
+    tell(first.until_told("preempted", 60).sentence)
     urgent.until("all of it", is_let_in, 120)
     first.until("nothing is left of the first", lambda run: not run.pods(), 120)
     assert not second.pods(), "who came second still waits"
@@ -94,3 +83,29 @@ def test_one_run_waits_for_the_other_and_the_higher_goes_first(api: Api, pool: P
     urgent.delete()
     first.until("its return", is_let_in, 120)
     first.delete()
+
+
+@pytest.mark.long
+def test_sixteen_wanted_eight_present_then_sixteen(api: Api, pool: Path, tell: Tell) -> None:
+    resources = ("cpu", "memory", "ephemeral-storage")
+    room = {**{name: ROOM[name] for name in resources}, GPU: "8"}
+    for document in queue_objects(pool.stem, room, FLAVOR):
+        api.apply({"apiVersion": KUEUE, **document})
+    run = applied(api, pool, "sixteen")
+    run.until("the reason", lambda run: f"for {GPU}" in run.verdict().sentence, 60)
+    tell(f"8 present: {run.verdict().sentence}")
+    assert not run.pods(), "nothing of it starts"
+    for document in queue_objects(pool.stem, ROOM, FLAVOR):
+        api.apply({"apiVersion": KUEUE, **document})
+    run.until("all of it", is_let_in, 60)
+    run.delete()
+
+
+def test_the_queues_that_infra_ships_are_taken(api: Api, with_kueue: None) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-support"}}
+    api.apply(namespace)
+    documents = list(yaml.safe_load_all((REPOSITORY / "infra/kueue/queues.yaml").read_text()))
+    assert {document["kind"] for document in documents} >= {"ResourceFlavor", "ClusterQueue", "LocalQueue"}
+    for document in documents:
+        api.apply(document, dry_run=True)
+    api.delete("v1", "Namespace", None, "team-support")

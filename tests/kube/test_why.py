@@ -14,8 +14,8 @@ from tests.kube import sft_job
 from tests.kube.lab.api import Api
 from tests.kube.lab.laboratory import Laboratory
 from tests.kube.lab.nodes import remove_fake_nodes
-from tests.kube.overlay import pod_specs, with_this_python
-from tests.kube.runs import Run, make_room, rename, rendered
+from tests.kube.overlay import open_namespace, pod_specs
+from tests.kube.runs import Run, Tell, make_room, rename, rendered
 
 Object = dict[str, Any]
 NAMESPACE = "team-why"
@@ -100,7 +100,7 @@ def spoilable(lab: Laboratory, api: Api, tmp_path_factory: pytest.TempPathFactor
     shop = sft_job.Shop(endpoint=STORE, access_key="a", secret_key="b")
     job, pool = sft_job.write_files(folder, shop, name="spoilt", steps=10, teams={sft_job.TEAM: team})
     make_room(api, NAMESPACE)
-    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    api.apply(open_namespace({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
     for document in rendered(job, pool, "--kind", "tenancy"):
         if document["kind"] in ("ServiceAccount", "ConfigMap", "ResourceQuota"):
             api.apply(document)
@@ -113,9 +113,9 @@ def spoilable(lab: Laboratory, api: Api, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_cause_is_named(api: Api, spoilable: Object, name: str) -> None:
+def test_the_cause_is_named(api: Api, spoilable: Object, name: str, tell: Tell) -> None:
     case = CASES[name]
-    document = with_this_python(copy.deepcopy(spoilable))
+    document = copy.deepcopy(spoilable)
     rename(document, name)
     document["spec"]["suspend"] = False
     case.change(document)
@@ -124,7 +124,7 @@ def test_the_cause_is_named(api: Api, spoilable: Object, name: str) -> None:
     api.apply(document)
     try:
         found = run.until_told(case.reason, case.within_s)
-        print(f"{name}: {found.sentence} ({time.monotonic() - began:.1f} s)")
+        tell(f"{name}: {found.sentence} ({time.monotonic() - began:.1f} s)")
         for words in case.words:
             assert words in found.sentence
         assert len(found.sentence) < 500, "one sentence, for a person"

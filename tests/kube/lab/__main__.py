@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.kube.lab", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="start it")
-    up.add_argument("--nodes", type=int, default=2, help="real ones, 2 unless said otherwise")
+    up.add_argument("--nodes", type=int, default=3, help="real ones, 3 unless said otherwise")
     up.add_argument("--gpus", type=int, default=8, help="that each of them pretends to have")
     up.add_argument("--fake", type=int, default=0, help="nodes without machines (KWOK)")
     up.add_argument("--kueue", action="store_true")

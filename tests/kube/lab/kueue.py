@@ -49,8 +49,9 @@ def _run_the_binary(pod: dict[str, Any]) -> None:
         image=f"{images.RUNTIME}:lab",
         imagePullPolicy="Never",
         command=["/opt/programs/kueue"],
-        resources={"requests": {"cpu": "1m", "memory": "128Mi"}},  # the machine's few cores are for the runs
+        resources={"requests": {"cpu": "100m", "memory": "128Mi"}},  # less would starve beside runs on few cores
     )
+    del container["livenessProbe"]  # a machine that is busy for a second is no reason to start it anew
     container["volumeMounts"].append({"name": "programs", "mountPath": "/opt/programs", "readOnly": True})
     pod["volumes"].append({"name": "programs", "hostPath": {"path": str(built_folder() / "bin")}})
     pod["securityContext"]["runAsUser"] = 65532

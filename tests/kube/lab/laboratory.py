@@ -37,7 +37,7 @@ class Laboratory:
         return self.sandbox.runs("sandbox")
 
     def up(
-        self, *, real_nodes: int = 2, gpus: int = 8, with_kueue: bool = False, say: Callable[[str], None] = print
+        self, *, real_nodes: int = 3, gpus: int = 8, with_kueue: bool = False, say: Callable[[str], None] = print
     ) -> None:
         """Start everything, and wait until pods can run.
 
@@ -50,7 +50,7 @@ class Laboratory:
         if self.place.root.exists():
             raise LabError(f"there is one in {self.place.root}: take it down first")
         self.place.root.mkdir(mode=0o711)  # pods of another user mount folders below it
-        self.place.write("size.json", json.dumps({"nodes": real_nodes}))
+        self.place.write("size.json", json.dumps({"nodes": real_nodes, "gpus": gpus}))
         make_keys(self.place, real_nodes)
         self.sandbox.open(real_nodes)
         self._start_control_plane()
@@ -63,9 +63,7 @@ class Laboratory:
         wait_for("KubeRay's kinds", lambda: {"RayCluster", "RayJob", "RayService", "RayCronJob"} <= api.kinds(RAY))
         self.start("operator")
         for number in range(1, real_nodes + 1):
-            name = node_name(number)
-            wait_for(f"node {name} ({self.place.logs})", lambda name=name: nodes.is_ready(api, name))  # type: ignore[misc]
-            nodes.advertise(api, name, {nodes.GPU: str(gpus), "ephemeral-storage": nodes.SCRATCH})
+            self._wait_for_node(api, number)
         say(f"{time.monotonic() - began:5.1f} s  {real_nodes} nodes, KubeRay's operator")
         if with_kueue:
             kueue.install(api)
@@ -102,6 +100,12 @@ class Laboratory:
         nodes.import_images(self.sandbox, name)
         self.start(f"kubelet-{name}")
 
+    def _wait_for_node(self, api: Api, number: int) -> None:
+        """Until it takes pods, and offers what no device plugin found."""
+        name = node_name(number)
+        wait_for(f"node {name} ({self.place.logs})", lambda: nodes.is_ready(api, name))
+        nodes.advertise(api, name, {nodes.GPU: str(self._size()["gpus"]), "ephemeral-storage": nodes.SCRATCH})
+
     def api(self) -> Api:
         """The administrator's connection, from outside."""
         config = json.loads(self.place.outside_kubeconfig.read_text())
@@ -126,7 +130,9 @@ class Laboratory:
     def let_pods_reach(self, name: str, port: int) -> str:
         """Open a port of the machine's loopback address to pods; returns the address that they use."""
         address = f"{API}:{port}"
-        self.tunnel(f"tunnel-{name}", inside=address, outside=f"127.0.0.1:{port}", inwards=False)
+        tunnel = f"tunnel-{name}-{port}"
+        if not self.sandbox.runs(tunnel):
+            self.tunnel(tunnel, inside=address, outside=f"127.0.0.1:{port}", inwards=False)
         return address
 
     # ---- faults
@@ -145,7 +151,7 @@ class Laboratory:
         if name in parts.PARTS:
             return parts.command(self.place, name)
         kind, _, node = name.partition("-")
-        known = {node_name(number): number for number in range(1, self._nodes() + 1)}
+        known = {node_name(number): number for number in range(1, self._size()["nodes"] + 1)}
         if kind not in ("containerd", "kubelet") or node not in known:
             there = [*parts.PARTS, *(f"{kind}-{node}" for node in known for kind in ("containerd", "kubelet"))]
             raise LabError(f"there is no part {name}, there are: {', '.join(there)}")
@@ -153,8 +159,9 @@ class Laboratory:
             return nodes.containerd_command(self.place, node)
         return nodes.kubelet_command(self.place, known[node])
 
-    def _nodes(self) -> int:
-        return int(json.loads((self.place.root / "size.json").read_text())["nodes"])
+    def _size(self) -> dict[str, int]:
+        found: dict[str, int] = json.loads((self.place.root / "size.json").read_text())
+        return found
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Break a part."""
@@ -169,6 +176,9 @@ class Laboratory:
         """The node is there again, with what still runs on it."""
         self.sandbox.run("ip", "link", "set", node_bridge(number), "up")
         self.start(f"kubelet-{node_name(number)}")
+        api = self.api()
+        self._wait_for_node(api, number)
+        api.close()
 
     def add_fake_nodes(self, count: int, *, gpus: int = 8, tainted: bool = True) -> list[str]:
         """Nodes without machines (KWOK), beside the real ones."""

@@ -15,7 +15,7 @@ END_S = 60
 
 
 @contextmanager
-def kept(place: Place, *, real_nodes: int = 2, say: Callable[[str], None] = print) -> Iterator[Laboratory]:
+def kept(place: Place, *, real_nodes: int = 3, say: Callable[[str], None] = print) -> Iterator[Laboratory]:
     """Start one there, clearing away what an earlier program left; it ends with the block, or with this program.
 
     Raises:
