@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ import httpx
 
 Object = dict[str, Any]
 FIELD_MANAGER = "lab"
+WEBHOOK_S = 60.0
+"""A webhook's pod that shares few cores with runs may be late: that is no answer."""
+_WEBHOOK = "failed calling webhook"
 
 
 class Refused(Exception):
@@ -58,6 +62,10 @@ class Api:
             Refused: the answer is an error.
         """
         answer = self._http.request(verb, path, **more)
+        deadline = time.monotonic() + WEBHOOK_S
+        while answer.status_code == 500 and _WEBHOOK in answer.text and time.monotonic() < deadline:
+            time.sleep(0.5)
+            answer = self._http.request(verb, path, **more)
         content = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}
         if answer.is_error:
             raise Refused(answer.status_code, str(content.get("message") or answer.text))
