@@ -4,7 +4,7 @@
 set -euo pipefail
 kind=$1 bin=$2/bin
 case $kind in
-    train) modules="torch ray ray.train.torch deepspeed transformers kubernetes warpbeam.train.worker warpbeam.launch.pre_stop" ;;
+    train) modules="deepspeed torch ray ray.train.torch transformers kubernetes warpbeam.train.worker warpbeam.launch.pre_stop" ;;
     serve) modules="torch ray ray.serve transformers kubernetes warpbeam.serve.app" ;;
     *) echo "train or serve, not $kind" >&2 && exit 2 ;;
 esac
