@@ -61,11 +61,16 @@ def test_nothing_is_held_after(
             assert run.cluster_name() in ("", cluster), "one cluster"
     state, reason = view.state()
     expected = {
-        "failed": (1, RunState.FAILED, "user_code_failed"),
-        "stopped": (1, RunState.STOPPED, "asked"),
-        "deleted": (4, RunState.STOPPED, "interrupted"),
+        "failed": (1, RunState.FAILED, {"user_code_failed"}),
+        "stopped": (1, RunState.STOPPED, {"asked"}),
+        "deleted": (
+            4,
+            RunState.STOPPED,
+            {"interrupted", "killed"},
+        ),  # KubeRay stops Ray's job beside the pods: two signals
     }
-    assert (code, state, reason) == expected[end]
+    assert (code, state) == expected[end][:2]
+    assert reason in expected[end][2]
 
 
 def held(run: Run) -> list[str]:
