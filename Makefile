@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
 .PHONY: help install quickstart test test-unit test-integration test-kube test-kube-long kube-lab-install test-long lint format schema \
-        bench-overhead bench-heartbeats bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long inject-long bench-calibrate bench-search bench-planner bench-doctor-long runbooks down clean
+        bench-overhead bench-heartbeats bench-startup bench-trl bench-serving bench-checkpoint bench-recovery bench-data chaos-long inject-long preflight-long bench-calibrate bench-search bench-planner bench-doctor-long runbooks down clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -83,6 +83,9 @@ bench-recovery: bench-checkpoint  ## from a killed rank to the next step, beside
 
 bench-data: install  ## packing, reading, and finding step 10 million in 1e8 rows
 	$(BIN)/python -m tests.benchmarks.data_path
+
+preflight-long: install  ## 16 ranks, one fault at a time: who is named, and how soon (root, 8 minutes)
+	$(BIN)/python -m tests.integration.preflight_drill
 
 bench-calibrate: install  ## does the first CPU run predict the second? (3 minutes)
 	$(BIN)/python -m tests.benchmarks.planner_calibrate

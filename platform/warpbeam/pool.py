@@ -175,6 +175,9 @@ class Pool(Section):
     env: dict[EnvName, str] = Field(
         {}, examples=["{NCCL_SOCKET_IFNAME: eth0}"], description="Of every worker; no secrets."
     )
+    preflight: Literal["off", "require"] = Field(
+        "off", description="require: no job is trained before `warpbeam preflight --quick` has passed on its ranks."
+    )
     price_per_accelerator_hour: float | None = Field(None, ge=0, le=1e9, description="In the currency of your choice.")
     kubernetes: Kubernetes | None = Field(None, description="A cluster with KubeRay: what manifests are made from.")
 

@@ -29,6 +29,7 @@ def failure_error(run: str, fate: Fate, here: Path, where: str = "") -> Warpbeam
         Cause.PLATFORM,
         Cause.FENCED,
         Cause.INFRA,
+        Cause.PREFLIGHT,
         Cause.DISK_FULL,
     ):
         return ending.error

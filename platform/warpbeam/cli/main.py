@@ -25,6 +25,7 @@ from warpbeam.cli import (
     logs,
     models,
     plan,
+    preflight,
     render,
     resume,
     run,
@@ -59,6 +60,7 @@ app.command("stop", rich_help_panel=TRAIN)(stop.stop)
 
 app.command("plan", rich_help_panel=LOOK)(plan.plan)
 app.command("lint-env", rich_help_panel=LOOK)(lint_env.lint_env)
+app.command("preflight", rich_help_panel=LOOK)(preflight.preflight)
 app.command("render", rich_help_panel=LOOK)(render.render)
 app.command("calibrate", rich_help_panel=LOOK)(calibrate.calibrate)
 app.command("certify", rich_help_panel=LOOK)(certify.certify)

@@ -143,7 +143,7 @@ def _follow(jobs: RayJobs, submission_id: str, run: str, *, quiet: bool) -> None
     try:
         for piece in follow(jobs, submission_id, on_trouble=warn):
             if isinstance(piece, JobState):
-                raise typer.Exit(_exit_code(piece))
+                raise typer.Exit(exit_code(piece))
             if not quiet:
                 out.file.write(piece)
                 out.file.flush()
@@ -156,7 +156,8 @@ def _follow(jobs: RayJobs, submission_id: str, run: str, *, quiet: bool) -> None
         ) from None
 
 
-def _exit_code(state: JobState) -> int:
+def exit_code(state: JobState) -> int:
+    """A job's own exit code, where it had one of ours."""
     if state.status == "SUCCEEDED":
         return 0
     if state.message and state.exit_code is None:

@@ -23,6 +23,7 @@ from warpbeam.launch.attempt import Attempt, AttemptEnd, Reporter, StoppedEarly,
 from warpbeam.launch.begin import Opened, Planned, resized
 from warpbeam.launch.elastic import legal_sizes
 from warpbeam.launch.failure import Cause, Failure, Retry, Stop, decide
+from warpbeam.launch.gate_preflight import gate
 from warpbeam.launch.interrupt import Interrupts, Killed
 from warpbeam.launch.local_logs import bring_home
 from warpbeam.launch.own_code import check_own_code, python_path
@@ -31,6 +32,7 @@ from warpbeam.launch.preparation import BackgroundPreparation
 from warpbeam.launch.rank import SCHEMA
 from warpbeam.launch.ray_session import RayNeeds, RaySession, joined_address
 from warpbeam.launch.ray_train import Ending
+from warpbeam.preflight.launch import PreflightFailed
 from warpbeam.record import keys
 from warpbeam.record.desired import stop_is_wanted
 from warpbeam.record.phases import Phase, PhaseClock, place_ranks, set_apart
@@ -105,6 +107,7 @@ class Driver:
         self.failures: list[Failure] = []
         self.attempt: Attempt | None = None
         self.ray_ready_s: float | None = None
+        self.passed_at: int | None = None
 
     @property
     def planned(self) -> Planned:
@@ -162,6 +165,8 @@ class Driver:
                     return self._killed(claim)
                 except StoppedEarly:
                     return self._finish(claim, RunState.STOPPED, "interrupted")
+                except PreflightFailed as error:
+                    end = AttemptEnd(Ending(Cause.PREFLIGHT, error.what, Cause.PREFLIGHT, error), None, 0)
                 except WarpbeamError as error:
                     end = AttemptEnd(explain_preparation(error), None, 0)
                     preparation = None  # another attempt prepares anew, from what is sealed
@@ -192,6 +197,7 @@ class Driver:
                 raise StoppedEarly
         if self.ray_ready_s is None:
             self.ray_ready_s = time.time() - self.began_at
+        self._pass_gate(record)
         self.attempt = Attempt(
             opened=self.opened,
             claim=claim,
@@ -207,6 +213,14 @@ class Driver:
             sizes=legal_sizes(self.planned.job, self.planned.pool.pool),
         )
         return self.attempt.run()
+
+    def _pass_gate(self, record: RecordWriter) -> None:
+        """A pool may want its machines measured first; once for each size. Raises PreflightFailed."""
+        pool, ranks = self.planned.pool.pool, self.planned.plan.world_size
+        if pool.preflight != "require" or self.passed_at == ranks:
+            return
+        gate(pool, ranks, record, self.reporter, lambda: self.interrupts.requested, self.start_timeout_s)
+        self.passed_at = ranks
 
     def _resizes(self, end: AttemptEnd) -> bool:
         """Whether the attempt was ended for another size or place, and by nothing else."""

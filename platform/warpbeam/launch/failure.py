@@ -30,6 +30,7 @@ class Cause(StrEnum):
     NO_RESOURCES = "no_resources"
     FENCED = "fenced"
     PLATFORM = "platform"
+    PREFLIGHT = "preflight"
     UNKNOWN = "unknown"
 
 
@@ -70,6 +71,7 @@ _STOPS: dict[Cause, Owner] = {
     Cause.NO_RESOURCES: "platform",
     Cause.FENCED: "infra",
     Cause.PLATFORM: "platform",
+    Cause.PREFLIGHT: "infra",
     Cause.DISK_FULL: "infra",
     Cause.UNKNOWN: "unknown",
 }

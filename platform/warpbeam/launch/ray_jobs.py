@@ -79,12 +79,12 @@ class RayJobs:
             _check(answer, "the bundle was not accepted")
         return f"gcs://{bundle.name}"
 
-    def submit(self, entrypoint: str, working_dir: str, submission_id: str, metadata: dict[str, str]) -> None:
+    def submit(self, entrypoint: str, working_dir: str | None, submission_id: str, metadata: dict[str, str]) -> None:
         """Start the job. Metadata is stored and shown by Ray: nothing secret goes into it."""
         body = {
             "entrypoint": entrypoint,
             "submission_id": submission_id,
-            "runtime_env": {"working_dir": working_dir},
+            "runtime_env": {} if working_dir is None else {"working_dir": working_dir},
             "metadata": metadata,
         }
         deadline = self._now() + AGENT_S

@@ -155,6 +155,11 @@ def pool_prefix(pool: str) -> str:
     return f"pools/{check_name(pool, 'pool')}"
 
 
+def preflight_key(pool: str, name: str) -> str:
+    """What a preflight sends and fetches back; deleted at once."""
+    return f"{pool_prefix(pool)}/preflight/{check_name(name, 'name')}"
+
+
 def _digits(value: int, digits: int, what: str) -> str:
     if not 0 <= value < 10**digits:
         raise ValueError(f"{what} must be in [0, 10**{digits}), got {value}")

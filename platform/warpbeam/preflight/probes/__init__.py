@@ -1,0 +1,1 @@
+"""What one rank measures, under plain torch.distributed: no Ray, so that a launcher may be anything."""
