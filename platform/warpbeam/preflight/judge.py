@@ -15,18 +15,20 @@ def judge(measured: Measured, promise: Expected) -> Verdict:
     """The first suspects are those whose fault explains the others'."""
     ranks = measured.by_rank()
     gone = judge_ranks.lost(measured.lost, ranks)
+    devices, bare = judge_machines.devices(measured.ranks, promise)
+    figures = Expected(kind=promise.kind) if bare else promise  # cores are no measure of a GPU's promise
     parts = [
         ([_who_came(measured)], gone),
-        judge_machines.devices(measured.ranks, promise),
+        (devices, bare),
         judge_machines.versions(measured.machine, promise),
         _rendezvous(measured),
         (judge_machines.limits(measured, promise), []),
         judge_machines.clocks(measured.clocks, ranks),
         judge_machines.names(measured.machine, ranks),
         judge_machines.storage(measured),
-        judge_ranks.speeds(measured, promise),
+        judge_ranks.speeds(measured, figures),
         _links(measured),
-        judge_ranks.collectives(measured, promise),
+        judge_ranks.collectives(measured, figures),
         _errors(measured),
     ]
     rows = [row for part, _ in parts for row in part]

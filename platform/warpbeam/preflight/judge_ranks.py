@@ -111,10 +111,12 @@ def speeds(measured: Measured, promise: Expected) -> tuple[list[Row], list[Suspe
     return rows, _once(suspects)
 
 
-def _gauge(gauge: Gauge, values: Mapping[int, float], wanted: float | None, promise: Expected) -> tuple[Row, list[int]]:
+def _gauge(
+    gauge: Gauge, values: Mapping[int, float], speeds: Mapping[int, Speed], promise: Expected
+) -> tuple[Row, list[int]]:
     """The row, and the ranks to blame."""
-    lowest = min(values, key=lambda rank: values[rank])
-    blamed = set(slow_ranks(values))
+    wanted, lowest = gauge.wanted(promise), min(values, key=lambda rank: values[rank])
+    blamed = set(slow_ranks(values, speeds))
     level, note = Level.OK, ""
     if wanted is not None:
         blamed |= {rank for rank, value in values.items() if value < SLOW_SHARE * wanted}

@@ -37,7 +37,8 @@ def tournament(players: Sequence[int]) -> list[Round]:
     for _ in range(len(seats) - 1):
         half = len(seats) // 2
         met = zip(seats[:half], reversed(seats[half:]), strict=True)
-        found.append(tuple(sorted(_ordered(a, b) for a, b in met if a is not None and b is not None)))
+        turn = sorted(_ordered(a, b) for a, b in met if a is not None and b is not None)
+        found += [tuple(turn)] if turn else []
         seats = [seats[0], seats[-1], *seats[1:-1]]
     return found
 

@@ -23,7 +23,7 @@ _MODEL: Final = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "intermediate_size": 128,
-    "vocab_size": 256,
+    "vocab_size": 512,
     "max_position_embeddings": 64,
 }
 """Manifests are made for a job; the one that stands here only has a size."""
@@ -68,7 +68,7 @@ def _job(team: str, ranks: int) -> dict[str, Any]:
         "schema": "warpbeam/job/v1",
         "name": f"preflight-{secrets.token_hex(3)}",
         "team": team,
-        "model": {"config": _MODEL, "tokenizer": {"train": {"vocab_size": 256}}},
+        "model": {"config": _MODEL, "tokenizer": {"train": {"vocab_size": 512}}},
         "data": {"train": [{"path": "none.jsonl"}], "seq_len": 64},
         "train": {"method": "pretrain", "max_steps": 1, "global_batch": ranks, "lr": 1e-3},
         "parallelism": {"strategy": "ddp"},
