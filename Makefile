@@ -84,8 +84,9 @@ bench-recovery: bench-checkpoint  ## from a killed rank to the next step, beside
 bench-data: install  ## packing, reading, and finding step 10 million in 1e8 rows
 	$(BIN)/python -m tests.benchmarks.data_path
 
-preflight-long: install  ## 16 ranks, one fault at a time: who is named, and how soon (root, 8 minutes)
+preflight-long: install  ## 16 ranks, one fault at a time: who is named, and how soon; a Ray cluster and the gate (root, 10 minutes)
 	$(BIN)/python -m tests.integration.preflight_drill
+	$(BIN)/python -m pytest tests/integration/test_preflight_ray.py -q -m long
 
 bench-calibrate: install  ## does the first CPU run predict the second? (3 minutes)
 	$(BIN)/python -m tests.benchmarks.planner_calibrate

@@ -21,6 +21,8 @@ from warpbeam.preflight.namespaces import allowed
 from warpbeam.record.states import RunState
 from warpbeam.storage import StorageConfig
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def head(warpbeam_home: Path) -> Iterator[Head]:
@@ -69,7 +71,6 @@ def test_ranks_are_placed_as_a_jobs_are_and_give_everything_back(head: Head, s3:
     assert (code, answer["error"]["reason"]) == (2, "no_such_node"), errors
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not allowed(), reason="control groups are root's")
 def test_a_pool_that_requires_it_lets_no_job_begin_on_a_slow_rank(s3: StorageConfig, tmp_path: Path) -> None:
     put_data(s3)

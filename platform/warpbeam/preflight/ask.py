@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from warpbeam.preflight import sizes
 
-QUICK_S: Final = 50.0
-DRILL_S: Final = 100.0
+QUICK_S: Final = 45.0
+DRILL_S: Final = 90.0
 WHOLE_S: Final = 600.0
 
 
@@ -18,7 +18,7 @@ class Ask:
 
     Args:
         quick: fewer sizes and links, within a minute.
-        budget_s: from the command on; collectives end in time for it.
+        budget_s: from the command on, and at least half of it once all ranks are there; collectives end in time.
         join_s: how long ranks may take to appear.
         answer_s: how long a rank may take for something that moves no data between ranks.
         link_s: how long two ranks may take for each other.

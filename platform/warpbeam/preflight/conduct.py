@@ -172,6 +172,7 @@ class Conductor:
                     break
             self.progress("start", self.crew.size - len(missing), self.crew.size)
         self.measured.ranks.sort(key=lambda who: who.rank)
+        self._ends_at = max(self._ends_at, self.now() + self.ask.budget_s / 2)  # who waited long is measured as well
         if self._gone():
             raise CutShort
 

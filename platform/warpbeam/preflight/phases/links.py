@@ -27,7 +27,7 @@ def run(conductor: Conductor) -> None:
     until = conductor.now() + left
     found: dict[Pair, Link] = {}
     for turn in plan:
-        if conductor.now() > until:
+        if found and conductor.now() > until:
             text = (
                 f"{len(found)} of {total} pairs: the others had no time in a budget of {conductor.ask.budget_s:.0f} s"
             )
