@@ -63,16 +63,16 @@ def unplug(node: DrillNode) -> None:
     subprocess.run(node.command("ip", "link", "set", "eth0", "down"), check=True)
 
 
-def rank_process(driver_pid: int, rank: int, within_s: float = 60.0) -> psutil.Process:
-    """The process of a rank below the command that conducts it."""
+def rank_process(driver_pid: int, name: str, within_s: float = 60.0) -> psutil.Process:
+    """A process below the command that conducts it whose name begins so: `preflight-2`, `ray::Preflight`."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(driver_pid).children(recursive=True):
-                if child.name() == f"preflight-{rank}":
+                if child.name().startswith(name):
                     return child
         time.sleep(0.02)
-    raise AssertionError(f"rank {rank} did not appear in {within_s} s")
+    raise AssertionError(f"{name} did not appear in {within_s} s")
 
 
 def conducted(

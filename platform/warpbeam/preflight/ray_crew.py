@@ -164,11 +164,9 @@ def _actor_class() -> type:
             import ray
             from ray.util import get_node_ip_address
 
-            from warpbeam.preflight.local_ranks import name_process
             from warpbeam.preflight.rank import RankProbes
 
             os.environ["LOCAL_RANK"] = "0"  # Ray shows a worker its own accelerator only
-            name_process(f"preflight-{rank}")
             self._probes = RankProbes(rank, get_node_ip_address(), threads)
             here = ray.get_runtime_context().get_node_id()
             node = next(found for found in ray.nodes() if found["NodeID"] == here)

@@ -105,6 +105,19 @@ def test_a_dead_link_is_tried_twice_named_and_no_collective_waits_for_it(clock: 
     assert ("collectives", True) in [(skip.what, "dead" in skip.why) for skip in measured.skipped]
 
 
+def test_all_of_the_time_goes_into_whose_fault_it_is_once_a_link_is_dead(clock: Clock) -> None:
+    """Half of a schedule would blame a pair for what is a node's fault."""
+
+    def replies(rank: int, order: Order) -> Reply:
+        if order["probe"] == "link":
+            clock.at += 2.0
+            return "timed out" if 3 in order["ranks"] else healthy_reply(rank, order)
+        return healthy_reply(rank, order)
+
+    measured = conducted(ScriptedCrew(clock, ranks_on(4, 1), replies=replies), Ask(budget_s=40.0))
+    assert (named(measured), len(measured.links)) == (["node gpu-3"], 6)
+
+
 def test_a_link_that_was_only_slow_once_is_nobodys_fault(clock: Clock) -> None:
     tried: list[int] = []
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from warpbeam.preflight.conduct import Conductor
 
 SHARE = 0.4
-"""Of the budget that is left: collectives need the rest."""
+"""Of the budget that is left: collectives, which follow where no link is dead, need the rest."""
 AGAIN_AT_MOST = 16
 
 
@@ -23,11 +23,13 @@ def run(conductor: Conductor) -> None:
         measured.skipped.append(Skipped("links", "one rank alone"))
         return
     plan = rounds(measured.nodes(), quick=conductor.ask.quick)
-    total, left = sum(len(one) for one in plan), conductor.left_s * SHARE
-    until = conductor.now() + left
+    total, began, left_s = sum(len(one) for one in plan), conductor.now(), conductor.left_s
     found: dict[Pair, Link] = {}
     for turn in plan:
-        if found and conductor.now() > until:
+        dead = any(
+            link.dead for link in found.values()
+        )  # nothing follows then: all of the time is for whose fault it is
+        if found and conductor.now() - began > left_s * (1.0 if dead else SHARE):
             text = (
                 f"{len(found)} of {total} pairs: the others had no time in a budget of {conductor.ask.budget_s:.0f} s"
             )
