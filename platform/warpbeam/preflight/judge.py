@@ -29,6 +29,7 @@ def judge(measured: Measured, promise: Expected) -> Verdict:
         judge_ranks.speeds(measured, figures),
         _links(measured),
         judge_ranks.collectives(measured, figures),
+        (judge_ranks.programs(measured, figures), []),
         _errors(measured),
     ]
     rows = [row for part, _ in parts for row in part]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
+from warpbeam.errors import Owner
 from warpbeam.preflight.expected import Expected
 from warpbeam.preflight.measured import Clock, Measured, Rank
 from warpbeam.preflight.verdict import Level, Row, Suspect, rank_words
@@ -189,7 +190,11 @@ def storage(measured: Measured) -> tuple[list[Row], list[Suspect]]:
     rows: list[Row] = []
     suspects: list[Suspect] = []
     ranks = measured.by_rank()
-    for part, slow, owner in (("disk", DISK_SLOW, "infra"), ("store", STORE_SLOW, "platform")):
+    parts: tuple[tuple[str, float, Owner], ...] = (
+        ("disk", DISK_SLOW, "infra"),
+        ("store", STORE_SLOW, "platform"),
+    )
+    for part, slow, owner in parts:
         for way in ("write", "read"):
             values = {
                 rank: found[part][way]
@@ -205,16 +210,7 @@ def storage(measured: Measured) -> tuple[list[Row], list[Suspect]]:
             node = ranks[rank].node
             rows.append(Row(part, error, "", Level.FAIL, f"node {node}"))
             do = "free or repair that disk" if part == "disk" else "look at the pool's `storage:` and its credentials"
-            suspects.append(
-                Suspect(
-                    f"node {node}",
-                    f"the {part}: {error}",
-                    "infra" if owner == "infra" else "platform",
-                    (rank,),
-                    (node,),
-                    do,
-                )
-            )
+            suspects.append(Suspect(f"node {node}", f"the {part}: {error}", owner, (rank,), (node,), do))
     return rows, suspects
 
 

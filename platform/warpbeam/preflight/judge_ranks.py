@@ -219,6 +219,21 @@ def collectives(measured: Measured, promise: Expected) -> tuple[list[Row], list[
     return rows, _once(suspects)
 
 
+def programs(measured: Measured, promise: Expected) -> list[Row]:
+    """What nccl-tests' own programs say of the largest size; a wrong result of theirs names nobody."""
+    largest = {said.op: said for said in measured.programs}
+    rows = []
+    for op, said in largest.items():
+        wanted = promise.busbw(op, len(measured.ranks), len(measured.ranks))
+        wrong = any(one.wrong for one in measured.programs if one.op is op)
+        low = wanted is not None and said.busbw < SLOW_SHARE * wanted
+        level = Level.FAIL if wrong or low else Level.OK if wanted is not None else Level.INFO
+        text = f"{said.busbw / 1e9:.3g} GB/s busbw at {size_words(said.size_bytes)}"
+        wanted_text = f"{wanted / 1e9:.3g} GB/s" if wanted is not None else ""
+        rows.append(Row(f"nccl-tests {op.words}", text, wanted_text, level, "", "wrong results" if wrong else ""))
+    return rows
+
+
 def _busbw_row(found: Collective, scope: str, wanted: float | None, promise: Expected, measured: Measured) -> Row:
     level, wanted_text = Level.INFO, ""
     if wanted is not None:

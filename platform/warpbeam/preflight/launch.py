@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from warpbeam.errors import InfraError, PlatformError, UserError, WarpbeamError
+from warpbeam.preflight import nccl_tests
 from warpbeam.preflight.ask import DRILL_S, QUICK_S, WHOLE_S, Ask
 from warpbeam.preflight.conduct import Conductor, Progress
 from warpbeam.preflight.crew import Crew
@@ -109,7 +110,7 @@ def preflight_local(
         elif nodes is None and ranks > 1:
             notes.append("one node: network namespaces need root")
         crew = LocalCrew(ranks, drill, pool.env)
-        return conduct(crew, ask, pool, progress, notes)
+        return conduct(crew, ask, pool, progress, notes, programs=True)
 
 
 def preflight_on_ray(
@@ -132,10 +133,14 @@ def preflight_on_ray(
     return conduct(crew, ask, pool, progress, [])
 
 
-def conduct(crew: Crew, ask: Ask, pool: Pool, progress: Progress, notes: list[str]) -> Result:
-    """Measure and judge."""
+def conduct(
+    crew: Crew, ask: Ask, pool: Pool, progress: Progress, notes: list[str], *, programs: bool = False
+) -> Result:
+    """Measure and judge. `programs`: nccl-tests' own, once the ranks have ended."""
     promise = expected_of(pool, crew.size)
     measured = Conductor(crew, ask, progress).run()
+    if programs and not ask.quick:
+        nccl_tests.run(measured, ask.budget_s)
     measured.skipped += [Skipped("nodes", note) for note in notes]
     return Result(measured, promise, judge(measured, promise))
 

@@ -142,6 +142,16 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class ProgramSaid:
+    """A line of one of nccl-tests' own programs; busbw in bytes/s."""
+
+    op: Op
+    size_bytes: int
+    busbw: float
+    wrong: int
+
+
+@dataclass(frozen=True)
 class Skipped:
     """Something that was not measured, and why."""
 
@@ -164,12 +174,12 @@ class Measured:
     """Why a rank did not reach rank 0's store; empty where it did."""
     links: list[Link] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
+    programs: list[ProgramSaid] = field(default_factory=list)
     errors: list[tuple[str, int, str]] = field(default_factory=list)
     """(phase, rank, message) of probes that failed in a rank which goes on."""
     skipped: list[Skipped] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     """How long each phase took."""
-    notes: list[str] = field(default_factory=list)
 
     def nodes(self) -> dict[str, list[int]]:
         """Ranks by node, in the order of ranks."""
