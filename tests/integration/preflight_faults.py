@@ -69,7 +69,7 @@ def rank_process(driver_pid: int, name: str, within_s: float = 60.0) -> psutil.P
     while time.monotonic() < deadline:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(driver_pid).children(recursive=True):
-                if child.name().startswith(name):
+                if any(title.startswith(name) for title in (child.name(), *child.cmdline()[:1])):
                     return child
         time.sleep(0.02)
     raise AssertionError(f"{name} did not appear in {within_s} s")

@@ -122,10 +122,10 @@ class Conductor:
                     self._silent(phase, waiting, self.now() - began, How.HANGS)
                 break
             match self.crew.next(min(left, MOST_WAIT_S)):
-                case Answered(rank, order, value) if order == self._order:
+                case Answered(rank, number, value) if number == self._order:
                     answers[rank] = value
                     seen(rank)
-                case Failed(rank, order, what) if order == self._order:
+                case Failed(rank, number, what) if number == self._order:
                     errors[rank] = what
                     seen(rank)
                     until = min(until, self.now() + GRACE_S) if together else until

@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, cast
 
 from warpbeam.preflight.rank import RankProbes, error_words
 
@@ -65,7 +65,7 @@ def _rank(address: str, spec: dict[str, Any]) -> None:
         os._exit(code)  # threads of process groups would be waited for
 
 
-def _serve(wire: BinaryIO, spec: dict[str, Any]) -> None:
+def _serve(wire: IO[bytes], spec: dict[str, Any]) -> None:
     probes = RankProbes(int(spec["rank"]), spec["address"], spec["threads"])
     _say(wire, {"joined": probes.introduction()})
     while line := wire.readline():
@@ -103,13 +103,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _connection(address: str) -> BinaryIO:
+def _connection(address: str) -> IO[bytes]:
     wire = socket.socket(socket.AF_UNIX)
     wire.connect(address)
-    return wire.makefile("rwb")
+    return cast("IO[bytes]", wire.makefile("rwb"))
 
 
-def _say(wire: BinaryIO, value: dict[str, Any]) -> None:
+def _say(wire: IO[bytes], value: dict[str, Any]) -> None:
     wire.write(json.dumps(value).encode() + b"\n")
     wire.flush()
 

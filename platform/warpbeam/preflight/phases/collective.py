@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warpbeam.preflight.busbw import Op, legal_size
 from warpbeam.preflight.judge_ranks import size_words
@@ -57,7 +57,7 @@ def scopes(nodes: dict[str, list[int]], *, quick: bool) -> list[Scope]:
 def _scope(conductor: Conductor, scope: Scope, within_s: float) -> None:
     """Join the groups, then each operation with an equal part of the time that is left."""
     until = conductor.now() + within_s
-    orders = {}
+    orders: dict[int, dict[str, Any]] = {}
     for members in scope.groups:
         order = {"probe": "join", **group(conductor, members, TIMEOUT_S)}
         orders |= dict.fromkeys(members, order)

@@ -91,7 +91,7 @@ def _versions() -> dict[str, str]:
 
     found["torch"] = torch.__version__  # what is imported, whatever the package's metadata says
     if torch.cuda.is_available():
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return found
 
 

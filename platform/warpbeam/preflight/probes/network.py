@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from warpbeam.preflight.busbw import ELEMENT_BYTES, Op
 
@@ -53,7 +54,7 @@ class Network:
         self._rank, self._device = rank, device
         self._backend = "nccl" if device.type == "cuda" else "gloo"
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a timeout is then an error, not the process's end
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._group: Group | None = None
 
     @property
@@ -71,16 +72,16 @@ class Network:
         """Make the group; raises what its backend raises, and OSError where its store cannot be reached."""
         self.leave()
         timeout = timedelta(seconds=group.timeout_s)
-        store: dist.Store = self._store
+        store: Store = self._store
         if group.ranks[0] != self._rank:
             host, port = group.addresses[0]
             self.reach(host, port)
-            store = dist.TCPStore(host, port, is_master=False, timeout=timeout)
+            store = TCPStore(host, port, is_master=False, timeout=timeout)
         store.set_timeout(timeout)
         self._group = group
         dist.init_process_group(
             self._backend,
-            store=dist.PrefixStore(group.tag, store),
+            store=PrefixStore(group.tag, store),
             rank=group.ranks.index(self._rank),
             world_size=len(group.ranks),
             timeout=timeout,
