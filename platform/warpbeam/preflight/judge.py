@@ -73,11 +73,15 @@ def _links(measured: Measured) -> tuple[list[Row], list[Suspect]]:
     speeds = sorted((link.bandwidth, link.one, link.other) for link in links if link.bandwidth is not None)
     known = set(judge_ranks.suspected(measured.speeds))  # a rank that is slow itself has slow links
     slow = [blame for blame in judge_links.slow(links, ranks) if not known & set(blame.ranks)]
+    slow = [] if measured.crowded() else slow
     if speeds:
         value, one, other = speeds[0]
         text = f"{value / 1e9:.3g} ... {speeds[-1][0] / 1e9:.3g} GB/s"
         where = f"ranks {one} and {other}" if slow else ""
-        rows.append(Row("link bandwidth", text, "alike", Level.FAIL if slow else Level.OK, where))
+        if measured.crowded():
+            rows.append(Row("link bandwidth", text, "", Level.INFO, "", "more ranks than cores: not judged"))
+        else:
+            rows.append(Row("link bandwidth", text, "alike", Level.FAIL if slow else Level.OK, where))
         delays = [(link.latency_s, link.one, link.other) for link in links if link.latency_s is not None]
         delay, one, other = max(delays)
         rows.append(Row("link latency", f"{delay * 1e6:,.0f} us at most", "", Level.INFO, f"ranks {one} and {other}"))

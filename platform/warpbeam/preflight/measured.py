@@ -185,6 +185,15 @@ class Measured:
         """Ranks by node, in the order of ranks."""
         return by_node(self.ranks)
 
+    def crowded(self) -> bool:
+        """Whether some machine has more ranks than cores to run them: how fast two of them talk is then chance."""
+        for machine in {rank.machine for rank in self.ranks}:
+            mine = [rank.rank for rank in self.ranks if rank.machine == machine and rank.on_cpu]
+            cores = [int(self.machine[rank]["cores"]) for rank in mine if rank in self.machine]
+            if cores and len(mine) > max(cores):
+                return True
+        return False
+
     def by_rank(self) -> dict[int, Rank]:
         """Those that came."""
         return {rank.rank: rank for rank in self.ranks}

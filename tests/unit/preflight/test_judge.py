@@ -92,6 +92,16 @@ def test_slow_links_of_a_slow_rank_say_nothing_more() -> None:
     assert [suspect.where for suspect in judge(measured, NOTHING).suspects] == ["rank 3"]
 
 
+def test_links_of_ranks_that_share_cores_are_not_judged_by_their_speed() -> None:
+    measured = healthy(2, 4)
+    first = measured.links[0]
+    measured.links[0] = replace(first, bandwidth=1e7)
+    assert [suspect.where for suspect in judge(measured, NOTHING).suspects] == ["ranks 0 and 1"]
+    measured.machine = {rank: FACTS | {"cores": 2} for rank in range(8)}
+    verdict = judge(measured, NOTHING)
+    assert (verdict.passed, said(verdict, "link bandwidth")) == (True, (Level.INFO, ""))
+
+
 def test_a_wrong_product_is_a_damaged_device() -> None:
     measured = healthy()
     measured.speeds[6] = replace(SPEED, right=False)

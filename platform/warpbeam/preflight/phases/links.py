@@ -44,7 +44,8 @@ def run(conductor: Conductor) -> None:
 def _again(conductor: Conductor, found: dict[Pair, Link]) -> None:
     """One at a time: of two measurements the better one counts."""
     odd = [link for link in found.values() if link.dead]
-    odd += slow_links([link for link in found.values() if not link.dead], conductor.measured.by_rank())
+    if not conductor.measured.crowded():
+        odd += slow_links([link for link in found.values() if not link.dead], conductor.measured.by_rank())
     if len(odd) > AGAIN_AT_MOST:  # a node, or all of it: that is no accident
         return
     for first in odd:
