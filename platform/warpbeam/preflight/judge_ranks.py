@@ -53,17 +53,28 @@ GAUGES: Final = (
 
 
 def slow_ranks(values: Mapping[int, float], speeds: Mapping[int, Speed]) -> list[int]:
-    """Ranks with a fraction of what the others have in the median; one alone has nobody to be held against."""
+    """Ranks with a fraction of what the others have in the median; one alone has nobody to be held against.
+
+    On cores, slowness without a limit says something only where the others had theirs to themselves.
+    """
     limits = {rank: speed.cpu_limit for rank, speed in speeds.items() if speed.cpu_limit is not None}
     found = []
     for rank, value in values.items():
         others = [other for number, other in values.items() if number != rank]
-        share = SLOW_SHARE if speeds[rank].cpu_share is None else CROWDED_SHARE
+        share = SLOW_SHARE
+        if speeds[rank].cpu_share is not None:
+            share = CROWDED_SHARE if is_calm([speeds[other] for other in values if other != rank]) else 0.0
         if rank in limits and _is_limited(limits[rank], [limits.get(other) for other in values if other != rank]):
             share = LIMITED_SHARE
         if others and value < share * median(others):
             found.append(rank)
     return sorted(found)
+
+
+def is_calm(speeds: Sequence[Speed]) -> bool:
+    """Whether cores worked for these ranks nearly all of the time, and not for others' processes."""
+    shares = [speed.cpu_share for speed in speeds if speed.cpu_share is not None]
+    return bool(shares) and median(shares) >= STARVED
 
 
 def _is_limited(limit: float, others: Sequence[float | None]) -> bool:
@@ -91,6 +102,7 @@ def speeds(measured: Measured, promise: Expected) -> tuple[list[Row], list[Suspe
         rows.append(row)
         if blamed:
             suspects += _by_machine(gauge, blamed, values, measured.speeds, ranks)
+    rows += _crowd(list(measured.speeds.values()))
     wrong = sorted(rank for rank, speed in measured.speeds.items() if not speed.right)
     if measured.speeds:
         level = Level.FAIL if wrong else Level.OK
@@ -109,6 +121,17 @@ def speeds(measured: Measured, promise: Expected) -> tuple[list[Row], list[Suspe
         for rank in wrong
     ]
     return rows, _once(suspects)
+
+
+def _crowd(speeds: Sequence[Speed]) -> list[Row]:
+    """A word on machines that others use: their ranks are then not held against each other."""
+    shares = [speed.cpu_share for speed in speeds if speed.cpu_share is not None]
+    if not shares or is_calm(speeds):
+        return []
+    text = f"there for {median(shares):.0%} of the time"
+    return [
+        Row("cores", text, f"{STARVED:.0%}", Level.WARN, "", "others use them: ranks are not held against each other")
+    ]
 
 
 def _gauge(

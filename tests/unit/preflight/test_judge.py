@@ -70,6 +70,16 @@ def test_cores_are_shared_and_accelerators_are_not() -> None:
     assert slow_ranks(values, dict.fromkeys(values, replace(SPEED, cpu_share=None))) == [2]
 
 
+def test_on_a_busy_machine_nobody_is_blamed_for_what_others_take() -> None:
+    measured = healthy(1, 4)
+    measured.speeds = dict.fromkeys(range(4), replace(SPEED, cpu_share=0.4))
+    measured.speeds[2] = replace(SPEED, flops=1e11, cpu_share=0.05)
+    verdict = judge(measured, NOTHING)
+    assert (verdict.suspects, said(verdict, "cores")) == ((), (Level.WARN, ""))
+    measured.speeds[2] = replace(SPEED, flops=1e11, cpu_share=0.05, cpu_limit=0.1)
+    assert [suspect.where for suspect in judge(measured, NOTHING).suspects] == ["rank 2"]
+
+
 def test_a_limit_that_the_others_do_not_have_is_no_chance() -> None:
     values = {0: 1.0, 1: 1.0, 2: 0.6}
     speeds = {**dict.fromkeys(values, SPEED), 2: replace(SPEED, cpu_limit=0.5)}
