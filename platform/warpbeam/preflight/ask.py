@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from warpbeam.preflight import sizes
 
-QUICK_S: Final = 45.0
-DRILL_S: Final = 90.0
+QUICK_S: Final = 35.0
+DRILL_S: Final = 80.0
 WHOLE_S: Final = 600.0
 
 
