@@ -64,14 +64,14 @@ def unplug(node: DrillNode) -> None:
 
 
 def rank_process(driver_pid: int, name: str, within_s: float = 60.0) -> psutil.Process:
-    """A process below the command that conducts it whose name begins so: `preflight-2`, `ray::Preflight`."""
+    """A process below the command that conducts it whose title has this in it: `preflight-2`, `PreflightRank`."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(driver_pid).children(recursive=True):
-                if any(title.startswith(name) for title in (child.name(), *child.cmdline()[:1])):
+                if any(name in title for title in (child.name(), *child.cmdline()[:1])):
                     return child
-        time.sleep(0.02)
+        time.sleep(0.1)
     raise AssertionError(f"{name} did not appear in {within_s} s")
 
 

@@ -81,8 +81,8 @@ def test_a_pool_that_requires_it_lets_no_job_begin_on_a_slow_rank(s3: StorageCon
     try:
         with throttled(0.1, f"wbpf-{os.getpid()}") as put:
             driver = place.start("run", "job.yaml", "--pool", pool)
-            put(rank_process(driver.pid, "ray::Preflight", within_s=120).pid)
-            assert driver.wait(240) == 3, place.text()
+            put(rank_process(driver.pid, "PreflightRank", within_s=240).pid)
+            assert driver.wait(180) == 3, place.text()
         assert re.search(r"preflight failed: rank [01]: matmul .*its control group allows 0.1 of a core", place.text())
         assert place.view().state()[:2] == (RunState.FAILED, "preflight")
         assert place.view().all_metrics() == []
