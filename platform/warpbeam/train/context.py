@@ -375,10 +375,8 @@ class Context:
             restore_rng(states)
 
     def save_alone(self, failure: Exception) -> None:
-        """After the loop has failed: save what this rank holds, where that is everything. Not collective; our own
-        errors are left alone, since they tell of the store, of a newer attempt or of a state not worth keeping.
-        """
-        if not isinstance(failure, WarpbeamError):
+        """After the loop has failed: save what this rank holds, where that is everything. Not collective."""
+        if not isinstance(failure, WarpbeamError):  # ours tell of the store, or of a state not worth keeping
             self._survivor.save(self._setup.checkpoints, self.record, self._train_state())
 
     def ask_to_stop(self) -> None:
