@@ -235,7 +235,9 @@ def _plan_job(
         show_noted(found)
     if scale is None and found.fits is False:
         if emit is not None:
-            warn("it does not fit: leave --emit out to see what would")
+            likely = found.answer is not None and found.answer.chosen.likely
+            may = "it may not fit (likely, without a promise)" if likely else "it does not fit"
+            warn(f"{may}: leave --emit out to see what would")
         raise typer.Exit(DOES_NOT_FIT)
 
 

@@ -175,6 +175,12 @@ def emit_deepspeed(passing: Passing) -> tuple[dict[str, Any], str]:
     return config, "; ".join(notes)
 
 
+class NothingFits(UserError):
+    """The answer to a question that was well put: no bad input, so not its exit code."""
+
+    exit_code = 1
+
+
 def _run_here(passing: Passing) -> Setup:
     """The one setup of this version, which the plan names too. Raises UserError where there is none."""
     found, best = passing.question, passing.answer.chosen
@@ -193,5 +199,5 @@ def _run_here(passing: Passing) -> Setup:
             reason="bad_strategy",
         )
     if setup is None or (best.runs_here and not best.likely):
-        raise UserError("nothing that DeepSpeed runs here fits", fix=see, reason="does_not_fit")
+        raise NothingFits("nothing that DeepSpeed runs here fits", fix=see, reason="does_not_fit")
     return setup

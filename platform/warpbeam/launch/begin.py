@@ -180,8 +180,11 @@ def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
         return
     now, ways = plan.answer.chosen, [change for change in plan.answer.would_fit if change.runs_here]
     fix = f"{ways[0].text} would fit; " if ways else ""
+    lacks = f"a rank needs {now.memory_gib:.1f} GiB, there are {now.available_gib:.1f}"
+    if now.host_lacks_gib:
+        lacks = f"a node's host memory lacks {now.host_lacks_gib:.1f} GiB for what is offloaded"
     raise UserError(
-        f"it cannot fit: a rank needs {now.memory_gib:.1f} GiB, there are {now.available_gib:.1f}",
+        f"it cannot fit: {lacks}",
         why="`warpbeam plan` shows what takes it",
         fix=f"{fix}--force starts it all the same",
         reason="does_not_fit",

@@ -24,6 +24,7 @@ DESCRIBES: Final = ("peak_bf16", "peak_fp32", "memory_bandwidth")
 NOMINAL: Final = 0.1
 MOST_ACCELERATORS: Final = 1 << 20
 WORDS: Final = re.compile(r"\s*(\d+)\s*[x*]\s*(\S.*?)\s*", re.IGNORECASE)
+_MORE: Final = re.compile(r"\s[x*]\s*\d+\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ def machine_from_words(words: str) -> Machine:
             fix="write fewer, as many as share the global batch",
             reason="bad_accelerators",
         )
-    if match is None or int(match[1]) < 1:
+    if match is None or int(match[1]) < 1 or _MORE.search(match[2]):
         raise UserError(
             f"`{words}` is no number of accelerators of a kind",
             fix="write for example `--accelerators 16xH100`, or name a pool: --accelerators 16 --pool h100",

@@ -317,7 +317,10 @@ def _warnings(
     if found is not None and not found.chosen.fits:
         now = found.chosen
         will = "may run out of memory" if now.likely else "will run out of memory"
-        yield f"a rank needs {now.promised_gib:.1f} GiB with the margin, there are {now.available_gib:.1f}: it {will}"
+        lacks = f"a rank needs {now.promised_gib:.1f} GiB with the margin, there are {now.available_gib:.1f}"
+        if now.host_lacks_gib:
+            lacks = f"a node's host memory lacks {now.host_lacks_gib:.1f} GiB for what is offloaded"
+        yield f"{lacks}: it {will}"
 
 
 def _notes(config: Mapping[str, Any], where: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from warpbeam.plan.setup import Setup
 
 SAME: Final = 0.02
 """Two predictions this near say nothing about which is faster: the one that needs less memory is chosen."""
-LOOK_BACK: Final = 8  # micro-batches below the largest that fits whose time is worked out: pipelines like small ones
+LOOK_BACK: Final = 8  # micro-batches downwards from the fastest so far whose time is worked out: it may still fall
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def choose(
         groups: setups with the micro-batch ascending, equal in everything else (`layouts.families`).
         memory: GiB of a rank, and whether that fits.
         seconds: of an optimizer step.
-        look_back: micro-batches from the largest that fits downwards whose time is worked out.
+        look_back: micro-batches whose time is worked out, from the largest that fits downwards; each that is the
+            fastest so far begins the count anew, because pipelines like small ones. 1: the largest alone.
     """
     best: dict[tuple[object, ...], Candidate] = {}
     considered, nearest, least_gib = 0, None, float("inf")
@@ -72,17 +73,20 @@ def choose(
                 nearest, least_gib = group[0], needed
             continue
         largest, known = _border(group, memory, (0, needed))
-        fastest_s = float("inf")
-        for index in range(largest, max(-1, largest - look_back), -1):
+        fastest_s, index, last = float("inf"), largest, largest - look_back
+        while index > max(-1, last):
             setup = group[index]
             step_s = seconds(setup)
             if step_s > fastest_s * (1 + SAME):
                 break  # a pipeline's bubble shrinks with the micro-batch, products get slower: from here these win
+            if step_s < fastest_s and look_back > 1:
+                last = index - look_back
             fastest_s = min(fastest_s, step_s)
             found = Candidate(setup, step_s, known.get(index) or memory(setup)[0])
             key = _kind(setup)
             if key not in best or _better(found, best[key]):
                 best[key] = found
+            index -= 1
     return Choice(tuple(ranked(best.values())), considered, None if best else nearest)
 
 

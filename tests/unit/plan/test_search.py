@@ -90,3 +90,14 @@ def test_offloaded_states_lead_only_where_nothing_else_is_left() -> None:
     offloaded = Candidate(setup(sharding="zero2", offload="cpu"), step_s=1.0, memory_gib=20.0)
     assert ranked([offloaded, kept])[0] is kept
     assert ranked([offloaded])[0] is offloaded
+
+
+def test_while_it_gets_faster_the_search_goes_on() -> None:
+    """A long pipeline with few micro-batches: the time falls from the largest that fits to the smallest of many."""
+    members = [setup(recipe_=recipe(micro_batch=size)) for size in range(1, 31)]
+    found = choose([members], memory=lambda s: (1.0, True), seconds=lambda s: 10.0 * s.recipe.micro_batch)
+    assert found.best is not None
+    assert found.best.step_s == 10.0
+    largest = choose([members], memory=lambda s: (1.0, True), seconds=lambda s: 1.0, look_back=1)
+    assert largest.best is not None
+    assert largest.best.setup.recipe.micro_batch == 30
