@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.integration.preflight_faults import conducted, cut, rank_process, signal_rank, throttled, unplug
+from tests.integration.preflight_faults import conducted, cut, rank_process, signal_rank, throttled
 from warpbeam.preflight.ask import Ask
 from warpbeam.preflight.local import LocalCrew
 from warpbeam.preflight.measured import How, Measured
@@ -80,14 +80,6 @@ def test_one_dead_link_is_named_by_pair() -> None:
     ], verdict
     assert [(link.one, link.other) for link in measured.links if link.dead] == [(1, 2)]
     assert measured.collectives == []
-
-
-@needs_root
-def test_a_node_whose_interface_is_down_is_named_as_a_node() -> None:
-    with Namespaces(3) as nodes:
-        unplug(nodes[2])
-        _, verdict = conducted(LocalCrew(3, nodes), LONGER)
-    assert [suspect.where for suspect in verdict.suspects] == ["node node-2"], verdict
 
 
 @pytest.mark.parametrize(
