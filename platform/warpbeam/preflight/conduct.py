@@ -107,7 +107,8 @@ class Conductor:
             together: all of them work on one thing: when it has failed for one, the others are to say so soon.
 
         Raises:
-            CutShort: a rank died, or was silent until `within_s` and a grace had passed.
+            CutShort: a rank died, or was silent until `within_s` and a grace had passed; where several were, once more as
+                long, so that those that only wait for one can say so.
         """
         self._order += 1
         for rank, order in orders.items():
@@ -115,9 +116,12 @@ class Conductor:
         answers: dict[int, dict[str, Any]] = {}
         errors: dict[int, str] = {}
         began = self.now()
-        until = began + within_s + GRACE_S
+        until, patience_s = began + within_s + GRACE_S, within_s
         while waiting := orders.keys() - answers.keys() - errors.keys() - self._gone():
             if (left := until - self.now()) <= 0:
+                if len(waiting) > 1 and patience_s and not self._gone():  # one of them may only wait for another
+                    until, patience_s = self.now() + patience_s, 0.0
+                    continue
                 if not self._gone():  # else they wait for the one that is gone
                     self._silent(phase, waiting, self.now() - began, How.HANGS)
                 break

@@ -47,6 +47,7 @@ class ScriptedCrew:
         self.clock, self.replies, self.absent = clock, replies, absent
         self.heard: list[tuple[int, Order]] = []
         self.closed = False
+        self.began, self.spoke = 0.0, False
         self.dies: dict[str, int] = {}
         """Probe -> the rank that dies of it."""
         self._events: deque[Event] = deque()

@@ -9,6 +9,7 @@ from tests.unit.preflight.scripted_crew import Clock, Order, Reply, ScriptedCrew
 from warpbeam.preflight.ask import Ask
 from warpbeam.preflight.busbw import Op
 from warpbeam.preflight.conduct import GRACE_S, Conductor
+from warpbeam.preflight.crew import Event, Failed
 from warpbeam.preflight.expected import Expected
 from warpbeam.preflight.judge import judge
 from warpbeam.preflight.measured import How, Measured
@@ -78,6 +79,29 @@ def test_a_rank_that_hangs_is_named_within_the_deadline(clock: Clock, probe: str
     assert named(measured) == ["rank 2"]
     assert crew.closed
     assert clock.at - began <= 120.0 + GRACE_S
+
+
+def test_who_only_waits_for_another_gets_the_time_to_say_so(clock: Clock) -> None:
+    """A busy machine: the partner of a rank that stands still needs longer than its own deadline."""
+
+    class SlowPartner(ScriptedCrew):
+        def next(self, timeout_s: float) -> Event | None:
+            told = [order for rank, order in self.asked("link") if rank == 2 and 1 in order["ranks"]]
+            if told and self.clock.at > self.began + 30.0 and not self.spoke:
+                self.spoke = True
+                return Failed(2, told[0]["id"], "RuntimeError: timed out")
+            return super().next(timeout_s)
+
+    def replies(rank: int, order: Order) -> Reply:
+        if order["probe"] == "link" and {1, 2} == set(order["ranks"]):
+            return None
+        return healthy_reply(rank, order)
+
+    crew = SlowPartner(clock, ranks_on(1, 4), replies=replies)
+    crew.began, crew.spoke = clock.at, False
+    measured = conducted(crew)
+    assert [(lost.rank, lost.how) for lost in measured.lost] == [(1, How.HANGS)]
+    assert named(measured) == ["rank 1"]
 
 
 def test_what_others_say_after_a_death_is_a_consequence(clock: Clock) -> None:
