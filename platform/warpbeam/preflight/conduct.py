@@ -107,8 +107,8 @@ class Conductor:
             together: all of them work on one thing: when it has failed for one, the others are to say so soon.
 
         Raises:
-            CutShort: a rank died, or was silent until `within_s` and a grace had passed; where several were, once more as
-                long, so that those that only wait for one can say so.
+            CutShort: a rank died, or was silent until `within_s` and a grace had passed; where several were, once
+                more as long, so that those that only wait for one can say so.
         """
         self._order += 1
         for rank, order in orders.items():
