@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -71,6 +73,9 @@ class Network:
     def join(self, group: Group) -> None:
         """Make the group; raises what its backend raises, and OSError where its store cannot be reached."""
         self.leave()
+        _within(REACH_S + group.timeout_s, lambda: self._meet(group))
+
+    def _meet(self, group: Group) -> None:
         timeout = timedelta(seconds=group.timeout_s)
         store: Store = self._store
         if group.ranks[0] != self._rank:
@@ -79,6 +84,8 @@ class Network:
             store = TCPStore(host, port, is_master=False, timeout=timeout)
         store.set_timeout(timeout)
         self._group = group
+        if self._backend == "nccl":
+            torch.cuda.set_device(self._device)  # of this thread
         dist.init_process_group(
             self._backend,
             store=PrefixStore(group.tag, store),
@@ -153,6 +160,25 @@ class Network:
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def _within(seconds: float, work: Callable[[], None]) -> None:
+    """Do it, or raise TimeoutError: a client of torch's store waits without end for one whose process is stopped."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    worker.join(seconds)
+    if worker.is_alive():
+        raise TimeoutError
+    if failed:
+        raise failed[0]
 
 
 class _Operation:
