@@ -167,4 +167,16 @@ def _kueue(document: Manifest) -> Iterator[Problem]:
         yield Problem((*at, "workerGroupSpecs"), "holds a group `head`, which is Kueue's word for the head")
 
 
-RULES: Final[tuple[Rule, ...]] = (_names, _ends, _submission, _groups, _restarts, _kueue)
+def _serve_port(document: Manifest) -> Iterator[Problem]:
+    """KubeRay takes the port of the clients' service from the head, whoever answers."""
+    if document["kind"] != "RayService":
+        return
+    path, cluster = cluster_of(document)
+    containers = cluster.get("headGroupSpec", {}).get("template", {}).get("spec", {}).get("containers", [{}])
+    names = [str(port.get("name", "")) for port in containers[0].get("ports", [])]
+    if not any(name == "serve" or name.startswith("serve-") for name in names):
+        where = (*path, "headGroupSpec", "template", "spec", "containers", 0, "ports")
+        yield Problem(where, "has no port named `serve`: the service for clients would not be made")
+
+
+RULES: Final[tuple[Rule, ...]] = (_names, _ends, _submission, _groups, _restarts, _serve_port, _kueue)

@@ -41,8 +41,6 @@ def head(order: Order) -> Manifest:
     # A head that restarts in place has forgotten the job and would be sent it again: a lost head is a new cluster.
     spec["restartPolicy"] = "Never"
     spec["automountServiceAccountToken"] = True  # the driver's own RayJob, and Ray's autoscaler
-    # `ray start --block` as process 1 is deaf to SIGTERM: the head would stay for the whole grace after its save.
-    spec["shareProcessNamespace"] = True
     if order.kind is Kind.RAYJOB:
         spec["containers"][0]["env"].append({"name": names.RAY_JOB_ENV, "value": order.name})
     spec["containers"][0]["ports"] = [

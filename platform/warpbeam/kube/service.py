@@ -31,10 +31,13 @@ def ray_service(order: Order, gang: Gang) -> Manifest:
     cluster = cluster_spec(order, [Shape("serve", size, serve.replicas, serve.replicas, serve.replicas)])
     if serve.redis is not None:
         cluster["gcsFaultToleranceOptions"] = _fault_tolerance(serve)
+    port = {"name": "serve", "containerPort": SERVE_PORT}
+    # Without it there KubeRay makes no service for clients, although none of them is sent to the head.
+    cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["ports"].append(port)
     for group in cluster["workerGroupSpecs"]:
         container = group["template"]["spec"]["containers"][0]
         container["env"].append(pods.from_secret(TOKEN_ENV, serve.token))
-        container["ports"] = [{"name": "serve", "containerPort": SERVE_PORT}]
+        container["ports"] = [dict(port)]
     return {
         "apiVersion": API_VERSION,
         "kind": "RayService",

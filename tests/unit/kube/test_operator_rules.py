@@ -121,6 +121,15 @@ def test_autoscaler_v2_restarts_no_pod_in_place() -> None:
     assert "must have restartPolicy Never" in str(problem)
 
 
+def test_a_service_takes_its_port_from_the_head() -> None:
+    """`tests/kube/test_long_serve.py` shows it: without the port a RayService is never ready."""
+    manifest = rendered(Kind.RAYSERVICE)
+    ports = manifest["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]["containers"][0]["ports"]
+    ports[:] = [port for port in ports if port["name"] != "serve"]
+    (found,) = problems(manifest)
+    assert "has no port named `serve`" in str(found)
+
+
 def test_too_many_groups_for_kueue_are_refused_before_anything_is_rendered() -> None:
     groups = [GROUP | {"name": f"g{i}"} for i in range(5)]
     made = order(

@@ -93,11 +93,6 @@ def test_a_worker_that_waits_for_its_head_hears_that_it_must_go() -> None:
     assert pods.worker(order(), pod_size(order(), 8))["spec"]["shareProcessNamespace"] is True
 
 
-def test_a_head_that_has_saved_hears_that_it_must_go() -> None:
-    """`tests/kube/test_preemption.py` shows it: `ray start` as process 1 would be deaf for the rest of the grace."""
-    assert pods.head(order())["spec"]["shareProcessNamespace"] is True
-
-
 def test_the_platforms_copy_of_the_pool_is_read() -> None:
     for spec in (pods.head(order())["spec"], pods.worker(order(), pod_size(order(), 8))["spec"]):
         assert environment(spec)["WARPBEAM_POOL"]["value"] == "/etc/warpbeam/pool.yaml"
