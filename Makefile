@@ -53,7 +53,7 @@ test-kube-long: install  ## the rest of the laboratory's proofs, with a table (2
 test-long: install   ## the longest proofs, outside CI
 	$(BIN)/python -m pytest tests -q -m long --ignore tests/kube
 
-inject-long: install  ## every fault that the doctor must name, with real processes (10 minutes, root for some)
+inject-long: install  ## every fault that the doctor must name, with real processes (half an hour, root for some)
 	$(BIN)/python -m pytest tests/integration/test_inject.py tests/integration/test_monitor.py -q --durations=20
 
 chaos-long: install  ## N=50 faults in one run on a cluster of two nodes, with a table (half a minute each)
