@@ -73,7 +73,9 @@ class Scene(Workplace):
         before = os.getcwd()
         os.chdir(self.folder)
         try:
-            return CliRunner().invoke(app, [*arguments], catch_exceptions=False).stdout
+            result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+            assert result.stdout, result.output
+            return result.stdout
         finally:
             os.chdir(before)
 

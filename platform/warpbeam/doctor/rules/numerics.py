@@ -73,6 +73,7 @@ RULES = (
                 at=SURE,
             ),
             says(
+                r"id \d+ is outside the vocabulary of \d+",
                 r"index out of range in self",
                 at=SURE,
             ),
