@@ -83,7 +83,7 @@ def test_a_loss_that_is_not_a_number(scene: Scene) -> None:
 
 @pytest.mark.long
 @needs_memory_group
-def test_oom_killed_rank_and_its_black_box(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_black_box_of_a_rank_whose_memory_ran_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The post-mortem works after everything local is gone, and holds no secret of the workers' environment."""
     monkeypatch.setenv("PLANTED", CANARY)
     leak = scene.folder / "leak"

@@ -212,8 +212,9 @@ def explain(error: BaseException) -> Ending:
     ours = find_ours(error)
     if ours is not None:
         return _from_ours(ours, {})
-    said = getattr(error, "cause", None)  # of a task, what was raised in it; Ray's own text begins with the task's name
-    return Ending(Cause.UNKNOWN, _line(said if isinstance(said, Exception) else error), type(error).__name__)
+    lines = str(error).strip().splitlines()
+    in_a_task = len(lines) > 1 and "ray::" in lines[0]  # a name, a traceback, and at its end what was raised
+    return Ending(Cause.UNKNOWN, lines[-1].strip()[:300] if in_a_task else _line(error), type(error).__name__)
 
 
 def find_ours(error: BaseException | None) -> WarpbeamError | None:

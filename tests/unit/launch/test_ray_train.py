@@ -84,6 +84,7 @@ def test_ours_is_found_inside_rays_wrapping() -> None:
 def test_what_was_raised_in_a_task_is_told_without_rays_frame() -> None:
     """As where gloo finds no interface while the process group is made."""
     raised = RuntimeError("Unable to find address for: eth77")
-    task_error = RayTaskError("execute", "Traceback ...", raised, pid=1, ip="192.0.2.2")
+    trace = "ray::execute() (pid=1)\n  File x\nRuntimeError: Unable to find address for: eth77\n"
+    task_error = RayTaskError("execute", trace, raised, pid=1, ip="192.0.2.2")
     ending = explain(task_error.as_instanceof_cause())
     assert (ending.cause, ending.what) == (Cause.UNKNOWN, "RuntimeError: Unable to find address for: eth77")
