@@ -59,10 +59,7 @@ def _items(view: RunView, attempt: str, left_out: list[str]) -> Iterator[Item]:
     events = view.events(attempt)
     yield f"{attempt}/events", [_lines([event for event in events if event["kind"] not in WATCHED])]
     beats = {who: beat for who, (beat, _) in view.heartbeats(attempt).items() if who.startswith("rank-")}
-    lines = [*watched(events), *lagging(beats)]
-    if not any(event["kind"] == "stopping" for event in events):  # then all leave it early, one after the other
-        lines += left_early(beats, view.log.total())
-    yield f"{attempt}/heartbeats", ["\n".join(lines).encode()]
+    yield f"{attempt}/heartbeats", ["\n".join([*watched(events), *lagging(beats)]).encode()]
     for name, blocks in _black_boxes(view, attempt, left_out):
         if name not in logs:  # a log's end that is here in full
             yield name, blocks
@@ -108,18 +105,6 @@ def lagging(beats: dict[str, dict[str, Any]]) -> list[str]:
     (who,) = behind
     rank = who.removeprefix("rank-")
     return [f"heartbeats: rank {rank} stood at step {steps[who]}, in phase {beats[who]['phase']}; others at {newest}"]
-
-
-def left_early(beats: dict[str, dict[str, Any]], total_steps: int | None) -> list[str]:
-    """A line for a rank that had left its loop before the last step while others had not, by the last heartbeats."""
-    left = [who for who, beat in beats.items() if beat.get("left") and int(beat["step"]) < (total_steps or 0)]
-    there = [beat for beat in beats.values() if not beat.get("left")]
-    if not left or not there:
-        return []
-    first = min(left, key=lambda who: int(beats[who]["step"]))
-    phases = " or ".join(sorted({beat["phase"] for beat in there}))
-    rank, step = first.removeprefix("rank-"), beats[first]["step"]
-    return [f"heartbeats: rank {rank} has left the loop after step {step}, the others wait in {phases}"]
 
 
 def _logs(view: RunView, attempt: str) -> Iterator[Item]:

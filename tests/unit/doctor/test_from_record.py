@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.record.test_view import claimed, log_lines
-from warpbeam.doctor.from_record import examine, left_early, of_the_loop, watched
+from warpbeam.doctor.from_record import examine, of_the_loop, watched
 from warpbeam.doctor.kinds import Kind
 from warpbeam.errors import UserError
 from warpbeam.record import black_box, keys
@@ -88,14 +88,6 @@ def test_what_the_monitor_saw_counts_near_the_end_or_when_it_was_certain() -> No
     assert watched([seen, {"kind": "stopping", "at": 9000.0}]) == []
     assert len(watched([{**seen, "certain": True}, {"kind": "stopping", "at": 9000.0}])) == 1
     assert watched([seen])[0].endswith(what)
-
-
-def test_a_rank_that_had_left_its_loop_early() -> None:
-    beats = {"rank-0": {"step": 11, "phase": "backward"}, "rank-1": {"step": 11, "phase": "checkpoint", "left": True}}
-    (line,) = left_early(beats, 100)
-    assert line == "heartbeats: rank 1 has left the loop after step 11, the others wait in backward"
-    assert left_early(beats, 11) == [], "its last one"
-    assert left_early({who: {**beat, "left": True} for who, beat in beats.items()}, 100) == []
 
 
 def test_of_stacks_the_helpers_waiting_in_queues_are_not_read() -> None:
