@@ -212,9 +212,7 @@ def explain(error: BaseException) -> Ending:
     ours = find_ours(error)
     if ours is not None:
         return _from_ours(ours, {})
-    lines = str(error).strip().splitlines()
-    in_a_task = len(lines) > 1 and "ray::" in lines[0]  # a name, a traceback, and at its end what was raised
-    return Ending(Cause.UNKNOWN, lines[-1].strip()[:300] if in_a_task else _line(error), type(error).__name__)
+    return Ending(Cause.UNKNOWN, _line(error), type(error).__name__)
 
 
 def find_ours(error: BaseException | None) -> WarpbeamError | None:
@@ -300,7 +298,10 @@ def _is_echo(failure: RankError) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    """The first line; where that announces another (`due to error:`), the last one with it."""
+    """The first line; where that announces another (`due to error:`), the last one with it. Of a Ray task the last one:
+    its text is a name, a traceback, and at the end what was raised."""
     lines = f"{type(error).__name__}: {error}".strip().splitlines()
+    if len(lines) > 1 and "ray::" in lines[0]:
+        return lines[-1].strip()[:300]
     more = f" {lines[-1].strip()}" if lines[0].endswith(":") and lines[1:] else ""
     return f"{lines[0][:300]}{more[:300]}"
