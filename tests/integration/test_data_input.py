@@ -251,5 +251,8 @@ def test_a_model_on_the_hub_without_a_network(tmp_path: Path) -> None:
             print(error.owner, error.exit_code, error)
     """
     said = run(code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert said.startswith("ml 2 hf://nobody/nothing is not on this machine, and HF_HUB_OFFLINE forbids to fetch it")
+    nowhere = "http://127.0.0.1:9"
+    said = run(code, HF_HUB_OFFLINE="0", HF_ENDPOINT=nowhere, HF_HOME=str(tmp_path), NO_PROXY="127.0.0.1")
     assert said.startswith("infra 3 hf://nobody/nothing could not be fetched")
     assert "copy the model to s3:// or a local folder" in said
