@@ -60,9 +60,10 @@ def test_a_run_survives_kill_and_interrupt(place: Workplace) -> None:
 
     path = place.write_job(max_steps=2000)
     path.write_text(path.read_text().replace("stall_after_s: 6", "stall_after_s: 6, spares_after_s: 0"))
+    driver = place.start("run", "job.yaml")
+    place.until(driver, lambda: len(place.view().attempts()) == 2)  # until then a rank that is left may have saved
     killed_at = place.committed()
     assert killed_at >= first
-    driver = place.start("run", "job.yaml")
     place.until(driver, lambda: place.committed() > killed_at)
     assert "it goes on at step" in place.text()
     code, text = place.run("run", "job.yaml", log="second.txt")
