@@ -238,6 +238,22 @@ def test_held_out_loss_equals_a_plain_loop_on_the_export(place: Place) -> None:
     assert total / tokens == pytest.approx(row["validation_metrics/loss"], rel=1e-5)
 
 
+def test_a_warm_start_in_pieces_begins_with_the_loss_that_the_export_has(place: Place) -> None:
+    """ZeRO-3 cuts a model that has weights already up at birth, on two ranks."""
+    exported = export_model(place.store, "default", "whole", "last", precision="fp32")
+    path = place.job("warm", dropout=0.0)
+    text = path.read_text()
+    begin, end = text.index("  config:"), text.index("data:")
+    path.write_text(f"{text[:begin]}  path: {place.folder / 'store' / exported.prefix}\n{text[end:]}")
+    config, job = StorageConfig(uri=f"file://{place.folder}/store", kind="local"), load_job(path)
+    for split in ("train", "eval"):
+        prepare(job.job, job.root, place.store, config, split=split, ray=False)  # type: ignore[arg-type]
+    place.run("warpbeam.train", "warm.yaml")
+    assert place.rows("warm")[0]["validation_metrics/loss"] == pytest.approx(
+        place.rows("whole")[12]["validation_metrics/loss"], rel=1e-5
+    )
+
+
 def data_folders(place: Place) -> list[Path]:
     return [path for path in (place.folder / "store/teams/default/data").iterdir() if (path / "index.json").exists()]
 

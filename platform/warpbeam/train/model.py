@@ -257,9 +257,9 @@ def _sharded_at_birth(plan: Plan) -> Iterator[None]:
     """Each module's parameters are cut up as soon as it is made, so that the whole never exists."""
     from transformers.integrations.deepspeed import prevent_arange_dtype_change
 
-    from warpbeam.train.strategies.deepspeed import import_deepspeed
+    from warpbeam.train.strategies.deepspeed import joined_deepspeed
 
-    deepspeed = import_deepspeed()
+    deepspeed = joined_deepspeed()
     with prevent_arange_dtype_change(), deepspeed.zero.Init(config_dict_or_path=plan.deepspeed):
         yield
 

@@ -53,6 +53,15 @@ def import_deepspeed() -> Any:
     return deepspeed
 
 
+def joined_deepspeed() -> Any:
+    """DeepSpeed in the process group that exists. Until it has joined, it takes the world for one rank, and refuses
+    the batch of a config made for several.
+    """
+    deepspeed = import_deepspeed()
+    deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+    return deepspeed
+
+
 class DeepSpeedStrategy:
     """A DeepSpeed engine behind the strategy interface."""
 
@@ -60,14 +69,13 @@ class DeepSpeedStrategy:
 
     def __init__(self, module: torch.nn.Module, config: dict[str, Any], optimizer: AdamW, *, name: str) -> None:
         """Shard `module` by `config` (see `plan.deepspeed_config`). The process group must exist."""
-        deepspeed = import_deepspeed()
+        deepspeed = joined_deepspeed()
         self.name = name
         self._stage = int(config["zero_optimization"]["stage"])
         self._rank, self._world = dist.get_rank(), dist.get_world_size()
         self.grad_scale = float(self._world)  # DeepSpeed averages over ranks
         offload = config["zero_optimization"].get("offload_optimizer", {}).get("device", "none")
         ops.load(ops.ops_for(offload))
-        deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
         groups = parameter_groups(module, optimizer.weight_decay)
         inner = torch_adamw(groups, optimizer) if offload == "none" else _cpu_adam(groups, optimizer)
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=inner, config=config, dist_init_required=False)
