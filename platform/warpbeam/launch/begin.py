@@ -24,6 +24,7 @@ from warpbeam.plan.explain import explain_memory
 from warpbeam.plan.forecast import Forecast
 from warpbeam.plan.machine import machine_of
 from warpbeam.plan.plan import Plan, make_plan, plan_setup
+from warpbeam.plan.report import lack_words
 from warpbeam.plan.scaling import Size, scaling
 from warpbeam.pool import LoadedPool, Pool
 from warpbeam.record.states import RunState
@@ -180,11 +181,8 @@ def refuse_what_cannot_fit(plan: Plan, *, force: bool) -> None:
         return
     now, ways = plan.answer.chosen, [change for change in plan.answer.would_fit if change.runs_here]
     fix = f"{ways[0].text} would fit; " if ways else ""
-    lacks = f"a rank needs {now.memory_gib:.1f} GiB, there are {now.available_gib:.1f}"
-    if now.host_lacks_gib:
-        lacks = f"a node's host memory lacks {now.host_lacks_gib:.1f} GiB for what is offloaded"
     raise UserError(
-        f"it cannot fit: {lacks}",
+        f"it cannot fit: {lack_words(now)}",
         why="`warpbeam plan` shows what takes it",
         fix=f"{fix}--force starts it all the same",
         reason="does_not_fit",

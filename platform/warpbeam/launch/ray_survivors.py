@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 
-from warpbeam.train.standing import Stage, Standing, standing
+from warpbeam.train.survival import Prospect, Stage, prospect
 
 log = logging.getLogger(__name__)
 
@@ -38,23 +38,23 @@ class LetSurvivorsSave(WorkerGroupCallback):  # type: ignore[misc]
             time.sleep(min(PAUSE_S, left_s))
 
 
-def patience_s(standings: Sequence[Standing], died: bool) -> float:
+def patience_s(prospects: Sequence[Prospect], died: bool) -> float:
     """How long after a failure the ranks may live on, by what those that can still be asked say.
 
     Args:
         died: a rank is gone without a word, which the others notice by themselves.
     """
-    stages = {rank.stage for rank in standings}
+    stages = {rank.stage for rank in prospects}
     if Stage.SAVED in stages:
         return 0.0
     if Stage.SAVING in stages:
         return SAVE_S
-    return max((rank.notices_in_s for rank in standings if died), default=0.0)
+    return max((rank.notices_in_s for rank in prospects if died), default=0.0)
 
 
-def _ask(worker_group: Any) -> list[Standing]:
+def _ask(worker_group: Any) -> list[Prospect]:
     """What the ranks that live say; one that does not answer in time counts as dead."""
-    asked = [worker.execute_async(standing) for worker in worker_group.get_workers()]
+    asked = [worker.execute_async(prospect) for worker in worker_group.get_workers()]
     answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ASK_S)
     found = []
     for answer in answered:

@@ -24,7 +24,8 @@ DESCRIBES: Final = ("peak_bf16", "peak_fp32", "memory_bandwidth")
 NOMINAL: Final = 0.1
 MOST_ACCELERATORS: Final = 1 << 20
 WORDS: Final = re.compile(r"\s*(\d+)\s*[x*]\s*(\S.*?)\s*", re.IGNORECASE)
-_MORE: Final = re.compile(r"\s[x*]\s*\d+\s*$", re.IGNORECASE)
+_MORE: Final = re.compile(r"[,;+&]|\s[x*]\s*\d+\s*$", re.IGNORECASE)
+"""Words after the first kind: a second one would silently be left out."""
 
 
 @dataclass(frozen=True, kw_only=True)

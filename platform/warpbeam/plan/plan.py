@@ -18,6 +18,7 @@ from warpbeam.plan.job_choice import Chosen, choose_for_job
 from warpbeam.plan.machine import Machine, machine_of
 from warpbeam.plan.memory import MemorySum
 from warpbeam.plan.model_shape import ModelShape, default_notes, is_known, model_shape
+from warpbeam.plan.report import lack_words
 from warpbeam.plan.setup import Layout, Recipe, Setup, Sharding
 from warpbeam.pool import Pool
 
@@ -317,10 +318,7 @@ def _warnings(
     if found is not None and not found.chosen.fits:
         now = found.chosen
         will = "may run out of memory" if now.likely else "will run out of memory"
-        lacks = f"a rank needs {now.promised_gib:.1f} GiB with the margin, there are {now.available_gib:.1f}"
-        if now.host_lacks_gib:
-            lacks = f"a node's host memory lacks {now.host_lacks_gib:.1f} GiB for what is offloaded"
-        yield f"{lacks}: it {will}"
+        yield f"{lack_words(now, with_margin=True)}: it {will}"
 
 
 def _notes(config: Mapping[str, Any], where: str) -> tuple[str, ...]:

@@ -70,10 +70,22 @@ def fit_words(now: Forecast) -> str:
     """Yes, no, or narrowly: with the numbers."""
     need = f"{now.memory_gib:.2f} GiB expected + {now.margin_gib:.2f} margin of {now.available_gib:.1f} GiB a rank"
     if now.host_lacks_gib:
-        return f"no: the host lacks {now.host_lacks_gib:.1f} GiB of a node's memory for what is offloaded; {need}"
+        return f"no: {lack_words(now)}; {need}"
     if now.fits:
         return f"yes: {need}"
     return f"likely, but without a promise: {need}" if now.likely else f"no: {need}"
+
+
+def lack_words(now: Forecast, *, with_margin: bool = False) -> str:
+    """What there is too little of.
+
+    Args:
+        with_margin: what the promise needs, not what is expected.
+    """
+    if now.host_lacks_gib:
+        return f"the host lacks {now.host_lacks_gib:.1f} GiB of a node's memory for what is offloaded"
+    needs_gib, margin = (now.promised_gib, " with the margin") if with_margin else (now.memory_gib, "")
+    return f"a rank needs {needs_gib:.1f} GiB{margin}, there are {now.available_gib:.1f}"
 
 
 def why_words(*, fits: bool, likely: bool) -> str:

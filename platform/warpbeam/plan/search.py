@@ -6,7 +6,7 @@ micro-batch alone only the border of what fits is looked for by bisection; time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,7 +61,7 @@ def choose(
         look_back: micro-batches whose time is worked out, from the largest that fits downwards; each that is the
             fastest so far begins the count anew, because pipelines like small ones. 1: the largest alone.
     """
-    best: dict[tuple[object, ...], Candidate] = {}
+    timed: dict[tuple[object, ...], list[Candidate]] = {}
     considered, nearest, least_gib = 0, None, float("inf")
     for group in groups:
         if not group:
@@ -83,11 +83,9 @@ def choose(
                 last = index - look_back
             fastest_s = min(fastest_s, step_s)
             found = Candidate(setup, step_s, known.get(index) or memory(setup)[0])
-            key = _kind(setup)
-            if key not in best or _better(found, best[key]):
-                best[key] = found
+            timed.setdefault(_kind(setup), []).append(found)
             index -= 1
-    return Choice(tuple(ranked(best.values())), considered, None if best else nearest)
+    return Choice(_answers(timed), considered, None if timed else nearest)
 
 
 def _border(
@@ -120,10 +118,15 @@ def ranked(found: Iterable[Candidate]) -> list[Candidate]:
     return [leader, *(candidate for candidate in ordered if candidate is not leader)]
 
 
-def _better(a: Candidate, b: Candidate) -> bool:
-    if abs(a.step_s - b.step_s) <= SAME * b.step_s:
-        return a.memory_gib < b.memory_gib
-    return a.step_s < b.step_s
+def _answers(timed: Mapping[tuple[object, ...], Sequence[Candidate]]) -> tuple[Candidate, ...]:
+    """The leader of all, then the other kinds' own. All candidates compete for the first place: kinds' leaders alone
+    would be chosen within `SAME` twice.
+    """
+    if not timed:
+        return ()
+    leader = ranked(candidate for of_kind in timed.values() for candidate in of_kind)[0]
+    others = [ranked(of_kind)[0] for kind, of_kind in timed.items() if kind != _kind(leader.setup)]
+    return (leader, *sorted(others, key=lambda candidate: candidate.step_s))
 
 
 def _kind(setup: Setup) -> tuple[object, ...]:

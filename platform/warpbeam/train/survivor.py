@@ -19,8 +19,8 @@ import torch.distributed as dist
 from warpbeam.checkpoint.rng import capture_rng
 from warpbeam.train.metrics import Sink
 from warpbeam.train.saving import Checkpoints
-from warpbeam.train.standing import Stage, say
 from warpbeam.train.strategies.base import Saved
+from warpbeam.train.survival import Stage, say
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from warpbeam.launch.ray_survivors import SAVE_S, patience_s
-from warpbeam.train.standing import Stage, Standing
+from warpbeam.train.survival import Prospect, Stage
 
-SAVED = Standing(Stage.SAVED)
-SAVING = Standing(Stage.SAVING)
-TRAINING = Standing(Stage.TRAINING, 4.0)
-ON_NCCL = Standing(Stage.TRAINING)
-UNABLE = Standing()
+SAVED = Prospect(Stage.SAVED)
+SAVING = Prospect(Stage.SAVING)
+TRAINING = Prospect(Stage.TRAINING, 4.0)
+ON_NCCL = Prospect(Stage.TRAINING)
+UNABLE = Prospect()
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ UNABLE = Standing()
         ([SAVED, TRAINING, SAVING], True, 0.0),
     ],
 )
-def test_patience(ranks: list[Standing], died: bool, seconds: float) -> None:
+def test_patience(ranks: list[Prospect], died: bool, seconds: float) -> None:
     assert patience_s(ranks, died) == seconds

@@ -166,7 +166,7 @@ def test_accelerators_in_words() -> None:
     machine = machine_from_words("16 x H100-SXM")
     assert (machine.accelerators, machine.per_node, machine.nodes, machine.link_domain) == (16, 8, 2, 8)
     assert machine_from_words("4xA100-40GB").memory_gib == pytest.approx(39.4)
-    for wrong in ("H100", "0xH100", "16", "x", "16 x H100 x 2"):
+    for wrong in ("H100", "0xH100", "16", "x", "16 x H100 x 2", "16xH100,8xA100", "16xH100 + 8xA100"):
         with pytest.raises(UserError, match="no number of accelerators"):
             machine_from_words(wrong)
     with pytest.raises(UserError, match="H10000") as caught:

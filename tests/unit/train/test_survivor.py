@@ -18,7 +18,7 @@ from warpbeam.train.batch import Batch
 from warpbeam.train.callbacks.base import Callback
 from warpbeam.train.context import Context
 from warpbeam.train.recipes import lm
-from warpbeam.train.standing import Stage, standing
+from warpbeam.train.survival import Stage, prospect
 
 CALM = {"checkpoint__every_steps": 100, "model__config__attention_dropout": 0.0}
 
@@ -56,7 +56,7 @@ def test_the_step_before_the_failure_is_saved_and_resumed_bitwise(tmp_path: Path
     undisturbed = numbers(trained(tmp_path / "whole", tokenizer, **CALM))
     first = failing(tmp_path / "cut", tokenizer, Broken("connection closed by peer"))
     assert committed(first) == [4]
-    assert standing().stage is Stage.SAVED
+    assert prospect().stage is Stage.SAVED
     second = trained(tmp_path / "cut", tokenizer, "0002-b", **CALM)
     assert sorted(numbers(second)) == [5, 6]
     assert numbers(first) | numbers(second) == undisturbed
@@ -65,7 +65,7 @@ def test_the_step_before_the_failure_is_saved_and_resumed_bitwise(tmp_path: Path
 def test_who_draws_random_numbers_saves_nothing(tmp_path: Path, tokenizer: Any) -> None:
     """The dead rank's random states are not known."""
     assert committed(failing(tmp_path, tokenizer, Broken(), model__config__attention_dropout=0.1)) == []
-    assert standing().stage is Stage.UNABLE
+    assert prospect().stage is Stage.UNABLE
 
 
 def test_our_own_errors_save_nothing(tmp_path: Path, tokenizer: Any) -> None:
@@ -113,7 +113,7 @@ def test_one_of_several_survivors_saves(tmp_path: Path, tokenizer: Any) -> None:
     ctx = context(tmp_path, tokenizer, **CALM)
     ctx.store.put(f"teams/default/runs/made/record/{ctx.attempt}/survivor.json", b"rank-7")
     assert committed(ended(ctx, partial(own_loop, before=3), Broken)) == []
-    assert standing().stage is Stage.UNABLE
+    assert prospect().stage is Stage.UNABLE
 
 
 def test_the_checkpoint_says_who_made_it(tmp_path: Path, tokenizer: Any) -> None:

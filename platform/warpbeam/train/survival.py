@@ -15,22 +15,22 @@ class Stage(StrEnum):
     SAVED = "saved"
 
 
-class Standing(NamedTuple):
+class Prospect(NamedTuple):
     """A rank's stage, and in how many seconds a rank that trains notices that another one has died."""
 
     stage: Stage = Stage.UNABLE
     notices_in_s: float = 0.0
 
 
-_standing = Standing()
+_prospect = Prospect()
 
 
 def say(stage: Stage, notices_in_s: float = 0.0) -> None:
-    """This process's standing from here on."""
-    global _standing
-    _standing = Standing(stage, notices_in_s)
+    """This process's prospect from here on."""
+    global _prospect
+    _prospect = Prospect(stage, notices_in_s)
 
 
-def standing() -> Standing:
-    """Where this process stands."""
-    return _standing
+def prospect() -> Prospect:
+    """What whoever is about to end this process may expect of it."""
+    return _prospect
